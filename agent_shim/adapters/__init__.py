@@ -1,0 +1,1 @@
+"""Agents that are followed without a change to them: one module each, loaded when it is met."""

@@ -1,0 +1,116 @@
+"""The one file that every Python below a supervised command reads before its own code.
+
+Never prints, never raises, imports nothing that is not loaded already, and keeps to syntax
+that Python 2.7 and 3 both understand: most interpreters that come by here have nothing to
+do with us.
+
+It takes its folder off `sys.path`, makes the SDK importable where it is not installed
+(as the very last resort of the import system, so that an installed copy wins), waits for
+an agent it knows to be imported, and then runs the `sitecustomize` that it shadows, as if
+it had never been there.
+"""
+
+# mypy: ignore-errors
+
+import os
+import sys
+
+# Modules of agents that are followed unmodified, and the adapter that follows them.
+_KNOWN = {
+    "run_agent": "hermes",
+    "hermes_state": "hermes",
+    "hermes_cli.plugins": "hermes",
+    "tui_gateway.host_supervisor": "hermes",
+}
+# What a process imports early if it is a Hermes at all, whatever it is asked to do.
+_SIGNS = ("hermes_cli", "run_agent", "acp_adapter", "tui_gateway")
+
+
+class _Herald(object):
+    """Says when a known agent's module has been loaded. Finds nothing itself."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name in _SIGNS:
+            _leave_a_sign()
+        if name not in _KNOWN:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                try:
+                    _tell_when_loaded(spec.loader, _KNOWN[name])
+                except Exception:
+                    pass
+                return spec
+        return None
+
+
+def _leave_a_sign():
+    """For the supervisor, which else could not tell a Hermes that had nothing to say from one
+    that we could not get into."""
+    try:
+        sign = os.path.join(os.environ["HERMES_SUPERVISE_SPOOL"], "reached")
+        os.close(os.open(sign, os.O_CREAT | os.O_WRONLY, 0o600))
+    except Exception:
+        pass
+
+
+def _tell_when_loaded(loader, adapter):
+    execute = loader.exec_module
+
+    def exec_module(module):
+        del loader.exec_module  # back to the class' own
+        execute(module)
+        try:
+            name = "_hermes_supervise.agent_shim.adapters." + adapter
+            __import__(name)
+            sys.modules[name].loaded(module)
+        except Exception:
+            pass
+
+    loader.exec_module = exec_module
+
+
+class _LastResort(object):
+    """Finds us in the supervisor's own files when nobody else knows `hermes_supervise`.
+
+    The adapters always run from there, under a name of their own: an agent's own copy may
+    be of another version.
+    """
+
+    def __init__(self, home):
+        self.home = home
+
+    def find_spec(self, name, path=None, target=None):
+        if name not in ("hermes_supervise", "_hermes_supervise"):
+            return None
+        spec = type(sys.__spec__)(name, None, is_package=True)
+        spec.submodule_search_locations = [self.home]
+        return spec
+
+
+def _step_aside():
+    here = __file__.replace("\\", "/").rpartition("/")[0]
+    sys.path[:] = [entry for entry in sys.path if entry.rstrip("/\\") != here]
+    if sys.version_info >= (3, 8):
+        sys.meta_path.append(_LastResort(here.rpartition("/")[0].rpartition("/")[0]))
+        if os.environ.get("HERMES_SUPERVISE_SOCKET") and os.environ.get("HERMES_SUPERVISE") != "0":
+            sys.meta_path.insert(0, _Herald())
+
+
+def _run_the_shadowed_one():
+    """Where there is none, the import fails as without us, and `site` does not mind: nothing
+    by the name of `sitecustomize` stays behind that would not be there otherwise."""
+    ours = sys.modules.pop("sitecustomize")
+    try:
+        __import__("sitecustomize")
+    finally:
+        # The import under way wants to find the name it began with.
+        sys.modules.setdefault("sitecustomize", ours)
+
+
+try:
+    _step_aside()
+except Exception:
+    pass
+_run_the_shadowed_one()

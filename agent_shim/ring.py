@@ -1,0 +1,116 @@
+"""The ring, as the agent writes it: a copy of each frame in memory that outlives every process.
+
+Never waits, and never signals the agent: a mapped page whose block the disk could not give
+would kill it with SIGBUS, so only file systems are used that keep the blocks they have given,
+and every block is written before the file is mapped.
+
+A frame is handed over when it is here: the kernel has the page, whoever is killed next. The
+mapping needs no descriptor, so an agent that closes all of them does not harm it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from mmap import mmap
+
+from ..ipc.endpoint import identity
+from ..ipc.ring import HEAD, LARGEST_HALF, name_of
+
+# They overwrite a block in place; others (btrfs, zfs, a network) may need a new one.
+_IN_PLACE = ("ext2", "ext3", "ext4", "xfs", "tmpfs")
+
+# Mappings whose descriptor has become the agent's: not even closed.
+_left_alone: list[mmap] = []
+
+
+class Ring:
+    def __init__(self, folder: str, stream: str, hello: bytes, half: int) -> None:
+        """Raises OSError where there can be none."""
+        if len(hello) > HEAD or not _keeps_blocks(folder):
+            raise OSError("no ring here")
+        self._path = os.path.join(folder, name_of(stream))
+        self._half = half
+        self._map, self._fd, self._file = _mapped(self._path + ".new", HEAD + 2 * half)
+        self._map[: len(hello)] = hello
+        self._start = self._end = HEAD
+        # The highest number in the half that is being filled, and in the other.
+        self._here = self._there = 0
+
+    def publish(self) -> None:
+        """From now on it is found: instead of the smaller one before it, if there was one."""
+        os.rename(self._path + ".new", self._path)
+
+    def put(self, seq: int, frame: bytes, safe: int) -> bool:
+        """Keep a frame; False if there is no room. What is numbered up to `safe` may go."""
+        end = self._end + len(frame)
+        if end > self._start + self._half:
+            if self._there > safe or len(frame) > self._half:
+                return False
+            self._there, self._here = self._here, 0
+            self._start = HEAD if self._start != HEAD else HEAD + self._half
+            self._end = self._start
+            end = self._end + len(frame)
+        self._map[self._end : end] = frame
+        self._end = end
+        self._here = seq
+        return True
+
+    def half_for(self, length: int) -> int | None:
+        """How large the halves must be for such a frame; None: larger than they may be."""
+        half = self._half
+        while half < 2 * length:
+            half *= 2
+        return half if half <= LARGEST_HALF else None
+
+    def withdraw(self) -> None:
+        """It does not do, and nobody has found it yet."""
+        self.drop()
+        os.unlink(self._path + ".new")
+
+    def drop(self) -> None:
+        """Unmap it. Until Python 3.13 a mapping keeps a descriptor, which the agent may have
+        closed, and use for something else by now."""
+        if self._fd is not None and identity(self._fd) != self._file:
+            _left_alone.append(self._map)
+        else:
+            self._map.close()
+
+
+def _mapped(path: str, size: int) -> tuple[mmap, int | None, tuple[int, int] | None]:
+    """The mapping of a new file; the descriptor it keeps, and what that stands for."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        os.unlink(path)  # of a call that was cut off before it could publish its own
+    except FileNotFoundError:
+        pass
+    fd = os.open(path, flags, 0o600)
+    try:
+        if os.write(fd, bytes(size)) != size:
+            raise OSError("the disk is full")
+        if sys.version_info >= (3, 13):
+            return mmap(fd, size, trackfd=False), None, None
+        following = os.dup(fd)
+        os.close(following)
+        file = identity(fd)
+        kept = mmap(fd, size)
+        # Another thread may have been quicker; then it is left alone at the end.
+        return kept, following, file
+    except BaseException:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _keeps_blocks(folder: str) -> bool:
+    """Whether the folder is on a file system of which that is known."""
+    device = os.stat(folder).st_dev
+    name = b"%d:%d" % (os.major(device), os.minor(device))
+    with open("/proc/self/mountinfo", "rb") as file:
+        for line in file:
+            fields = line.split()
+            if fields[2] == name:
+                kind = fields[fields.index(b"-") + 1].decode("ascii", "replace")
+                return kind in _IN_PLACE
+    return False

@@ -1,0 +1,76 @@
+"""Idle: how often the supervisor wakes, and what it burns, while nothing happens."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from . import contenders, ground, procfs
+from .contenders import OURS
+from .launch import folder_of
+from .memory import _end
+from .stats import target
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    stamp = ground.stamp()
+    seconds = 5 if quick else 60
+    found, missing = contenders.present()
+    running = []
+    rows: list[list[Any]] = []
+    with ground.world() as world:
+        try:
+            for one in found if stamp is not None else ():
+                noted = world.folder / f"{one.name}.stamped"
+                command = one.command([str(stamp), str(noted), "stay"], folder_of(one, world))
+                process = world.start(command)
+                running.append((one, process))
+                procfs.until(noted.exists)
+            if not quick:
+                # An agent that has said something, and holds its connection.
+                speaker = [*ground.program("speak_once.py"), str(world.folder / "said")]
+                process = world.start([*ground.SUPERVISE, "--", *speaker])
+                running.append((None, process))
+                procfs.until((world.folder / "said").exists)
+            time.sleep(3)
+            kin = {process.pid: _supervisors(process.pid, str(stamp)) for _, process in running}
+            before = {pid: _used(pids) for pid, pids in kin.items()}
+            time.sleep(seconds)
+            for one, process in running:
+                wakes, cpu = _used(kin[process.pid])
+                wakes_before, cpu_before = before[process.pid]
+                if kin[process.pid]:
+                    name = one.name if one else f"{OURS}, a quiet agent connected"
+                    rows.append([name, wakes - wakes_before, (cpu - cpu_before) * 1e3])
+        finally:
+            for _, process in running:
+                _end(process)
+    ours = [row for row in rows if row[0].startswith(OURS)]
+    return {
+        "title": "Idle",
+        "tables": [{"columns": ["supervisor", f"wake-ups in {seconds} s", "processor, ms"],
+                    "rows": rows}],
+        "targets": [target("wake-ups while nothing happens", max(row[1] for row in ours), 0, "")],
+        "left_out": missing,
+        "notes": [],
+    }  # fmt: skip
+
+
+def _supervisors(pid: int, stamp: str) -> list[int]:
+    """All but the child: the static program, or the agent."""
+    return [
+        one for one in procfs.tree(pid)
+        if procfs.executable(one) != stamp and b"speak_once" not in _words(one, pid)
+    ]  # fmt: skip
+
+
+def _words(pid: int, root: int) -> bytes:
+    if pid == root:
+        return b""
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        words = file.read()
+    return b"" if b"hermes-supervise" in words else words
+
+
+def _used(pids: list[int]) -> tuple[int, float]:
+    return sum(map(procfs.wake_ups, pids)), sum(map(procfs.processor_time, pids))

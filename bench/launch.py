@@ -1,0 +1,107 @@
+"""Launch: until the child's first instruction, and until a command that does nothing is over."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from . import contenders, ground, procfs
+from .contenders import FLOOR, OURS, Contender
+from .stats import ratio, summary, target
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    stamp = ground.stamp()
+    found, missing = contenders.present()
+    rounds = 15 if quick else 60
+    began: dict[str, list[float]] = {one.name: [] for one in found}
+    total: dict[str, list[float]] = {one.name: [] for one in found if not one.stays}
+    with ground.world() as world:
+        for turn in range(rounds):
+            for one in random.sample(found, len(found)):
+                # The slow ones need fewer turns to show how slow they are.
+                if one.python and turn % 5:
+                    continue
+                if stamp is not None:
+                    began[one.name].append(_until_first_instruction(one, stamp, world, turn))
+                if not one.stays:
+                    total[one.name].append(_until_over(one, world))
+    rows = []
+    for one in found:
+        row: list[Any] = [one.name]
+        for samples in (began.get(one.name), total.get(one.name)):
+            row += [summary(samples) if samples else None]
+        row.append(ratio(began[one.name], began[FLOOR]) if began[one.name] else None)
+        rows.append(row)
+    columns = ["started by", "child starts, ms", "`-- true` over, ms", "child starts, x floor"]
+    others = [min(began[one.name]) for one in found if one.python and began[one.name]]
+    targets = [
+        target("the child starts, against the bare Python that execs",
+               min(began[OURS]) / min(began[FLOOR]), 1.6, "x"),
+        target("`-- true` is over, against the same floor",
+               min(total[OURS]) / min(total[FLOOR]), 2.5, "x"),
+    ]  # fmt: skip
+    if others:
+        targets.append(
+            target("against the fastest Python peer", min(began[OURS]) / min(others), 1.0, "x")
+        )
+    return {
+        "title": "Launch",
+        "tables": [{"columns": columns, "rows": rows}],
+        "targets": targets,
+        "left_out": missing + ([] if stamp else ["the child's first instruction: no C compiler"]),
+        "notes": [
+            "From just before `posix_spawn` to the child's first instruction (a static program "
+            "that notes the clock), and to the end of `true`. Daemons do not end with their child.",
+        ],
+    }
+
+
+def _until_first_instruction(one: Contender, stamp: str, world: ground.World, turn: int) -> float:
+    noted = world.folder / "stamped"
+    noted.unlink(missing_ok=True)
+    folder = world.folder / f"{one.name.replace(' ', '-')}-{turn}"
+    command = one.command([stamp, str(noted)], folder)
+    start, pid = _spawn(command, world)
+    if one.stays:
+        procfs.until(noted.exists)
+        _end(pid)
+    else:
+        os.waitpid(pid, 0)
+        procfs.until(noted.exists)
+    shutil.rmtree(folder, ignore_errors=True)
+    return (int(noted.read_text()) - start) / 1e6
+
+
+def _until_over(one: Contender, world: ground.World) -> float:
+    start, pid = _spawn(one.command(["/bin/true"], world.folder / "true"), world)
+    os.waitpid(pid, 0)
+    return (time.monotonic_ns() - start) / 1e6
+
+
+def _spawn(command: list[str], world: ground.World) -> tuple[int, int]:
+    nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
+    path = shutil.which(command[0], path=world.env["PATH"]) or command[0]
+    os.chdir(world.folder)
+    start = time.monotonic_ns()
+    pid = os.posix_spawn(path, command, world.env, file_actions=nothing)
+    return start, pid
+
+
+def _end(pid: int) -> None:
+    """A daemon and what it started."""
+    for one in reversed(procfs.tree(pid)):
+        try:
+            os.kill(one, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    os.waitpid(pid, 0)
+
+
+def folder_of(one: Contender, world: ground.World) -> Path:
+    return world.folder / one.name.replace(" ", "-")

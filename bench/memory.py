@@ -1,0 +1,142 @@
+"""Memory: what a supervisor holds while its one child sleeps, and after an hour's streaming."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from . import contenders, ground, procfs
+from .contenders import OURS, WAITER, Contender
+from .launch import folder_of
+from .stats import target
+
+_AN_HOUR = 360_000  # deltas, at a hundred a second
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    stamp = ground.stamp()
+    found, missing = contenders.present()
+    held: dict[str, dict[str, float]] = {}
+    with ground.world() as world, _own_libpython() as library:
+        world.env["LD_LIBRARY_PATH"] = library
+        for one in found:
+            if stamp is not None and (seen := _resident(one, stamp, world)):
+                held[one.name] = seen
+        before, after, spoken = _streamed(world, _AN_HOUR // 20 if quick else _AN_HOUR)
+    rows: list[list[Any]] = [
+        [name, seen["processes"], seen["rss"], seen["pss"], seen["uss"]]
+        for name, seen in held.items()
+    ]
+    rows.append([f"{OURS}, before streaming", before["processes"], before["rss"], before["pss"],
+                 before["uss"]])  # fmt: skip
+    rows.append([f"{OURS}, after {spoken:,} deltas", after["processes"], after["rss"],
+                 after["pss"], after["uss"]])  # fmt: skip
+    floor = held[WAITER]["pss"]
+    others = [held[one.name]["pss"] for one in found if one.python and one.name in held]
+    targets = [
+        target("idle, against the bare interpreter", held[OURS]["pss"] / floor, 1.6, "x"),
+        target("after an hour's streaming, against the bare interpreter",
+               after["pss"] / floor, 1.6, "x"),
+        target("grown by the second half of an hour's streaming", after["grown"], 0.1, "MiB"),
+    ]  # fmt: skip
+    if others:
+        lightest = min(others)
+        targets.append(target("against the lightest Python peer", held[OURS]["pss"] / lightest,
+                              1.0, "x"))  # fmt: skip
+    columns = ["supervisor", "processes", "RSS, MiB", "PSS, MiB", "USS, MiB"]
+    return {
+        "title": "Idle memory",
+        "tables": [{"columns": columns, "rows": rows}],
+        "targets": targets,
+        "left_out": missing,
+        "notes": [
+            "Of all processes but the child, which is a static program asleep. Ours are two: the "
+            "supervisor and the witness, which is a fork of it. Those that exec away hold nothing "
+            "and are not listed. With a copy of libpython of their own, so that interpreters "
+            "elsewhere on the machine do not take a share of the PSS.",
+        ],
+    }
+
+
+def _resident(one: Contender, stamp: str, world: ground.World) -> dict[str, float] | None:
+    noted = world.folder / "stamped"
+    noted.unlink(missing_ok=True)
+    command = one.command([stamp, str(noted), "stay"], folder_of(one, world))
+    process = world.start(command)
+    try:
+        procfs.until(noted.exists)
+        procfs.settled(process.pid)
+        return held_by(process.pid, stamp)
+    finally:
+        _end(process)
+
+
+def held_by(pid: int, but: str) -> dict[str, float] | None:
+    """The memory of a tree of processes without those that run `but`."""
+    return _sum(one for one in procfs.tree(pid) if procfs.executable(one) != but)
+
+
+def _sum(pids: Iterable[int]) -> dict[str, float] | None:
+    total: dict[str, float] = {"processes": 0, "rss": 0, "pss": 0, "uss": 0}
+    for one in pids:
+        try:
+            seen = procfs.memory(one)
+        except OSError:
+            continue  # gone meanwhile
+        total["processes"] += 1
+        for name, value in seen.items():
+            total[name] += value
+    return total if total["processes"] else None
+
+
+def _streamed(world: ground.World, deltas: int) -> tuple[dict[str, float], dict[str, float], int]:
+    """Before, and after an agent has streamed that much."""
+    told = world.folder / "told"
+    go = world.folder / "told.go"
+    os.mkfifo(told)
+    os.mkfifo(go)
+    speaker = [*ground.program("stream.py"), str(told), str(deltas // 2)]
+    process = world.start([*ground.SUPERVISE, "--", *speaker])
+    seen = []
+    try:
+        for _ in range(3):
+            with open(told) as file:
+                agent = int(file.read())
+            procfs.settled(process.pid)
+            seen.append(_sum(one for one in procfs.tree(process.pid) if one != agent) or {})
+            go.write_text("go")
+    finally:
+        _end(process)
+    before, half, after = seen
+    after["grown"] = after["pss"] - half["pss"]
+    return before, after, deltas
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for one in reversed(procfs.tree(process.pid)):
+        try:
+            os.kill(one, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    process.wait()
+
+
+class _own_libpython:
+    """A folder with a copy of the interpreter's library; empty where it is not shared."""
+
+    def __enter__(self) -> str:
+        self._folder = tempfile.mkdtemp(prefix="hsb")
+        folder = sysconfig.get_config_var("LIBDIR") or ""
+        for path in Path(folder).glob("libpython3*.so.*"):
+            shutil.copy(path, self._folder)
+        return self._folder
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)

@@ -1,0 +1,75 @@
+"""What the kernel says of a process: its memory, its time on a processor, its wake-ups, its kin."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all below it that live."""
+    found = [pid]
+    for parent in found:
+        for task in Path(f"/proc/{parent}/task").glob("*/children"):
+            try:
+                found += [int(word) for word in task.read_text().split()]
+            except OSError:
+                continue
+    return found
+
+
+def executable(pid: int) -> str:
+    try:
+        return str(Path(f"/proc/{pid}/exe").readlink())
+    except OSError:
+        return ""
+
+
+def memory(pid: int) -> dict[str, float]:
+    """PSS, RSS and USS in MiB."""
+    fields: dict[str, float] = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        name, _, rest = line.partition(":")
+        fields[name] = int(rest.split()[0]) / 1024
+    unshared = fields["Private_Clean"] + fields["Private_Dirty"]
+    return {"pss": fields["Pss"], "rss": fields["Rss"], "uss": unshared}
+
+
+def processor_time(pid: int) -> float:
+    """Seconds on a processor, of all threads, to the nanosecond."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            total += int(task.read_text().split()[0])
+        except OSError:
+            continue
+    return total / 1e9
+
+
+def wake_ups(pid: int) -> int:
+    """How often the process was put on a processor after it had waited."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").glob("*/status"):
+        for line in task.read_text().splitlines():
+            if line.startswith("voluntary_ctxt_switches"):
+                total += int(line.split()[1])
+    return total
+
+
+def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"not within {seconds:g} s")
+        time.sleep(0.002)
+
+
+def settled(pid: int) -> None:
+    """Wait until nothing below `pid` has used a processor for half a second."""
+    last, since = -1.0, time.monotonic()
+    while time.monotonic() - since < 0.5:
+        time.sleep(0.05)
+        now = sum(processor_time(one) for one in tree(pid))
+        if now - last > 0.0005:
+            last, since = now, time.monotonic()

@@ -1,0 +1,105 @@
+"""Many of a thing, timed at the beginning and at the end.
+
+many.py ANSWER sessions N    one process, N sessions, each streams in turn
+many.py ANSWER clients N     N processes, each a session
+many.py ANSWER journal MIB   one session that says so much and settles nothing
+"""
+
+import json
+import os
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from hermes_supervise.agent_shim import session
+from texts import Texts
+
+answer, what, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+SUPERVISOR = os.getppid()
+
+
+def cpu():
+    with open(f"/proc/{SUPERVISOR}/schedstat") as file:
+        return int(file.read().split()[0]) / 1e3
+
+
+def tenths(steps):
+    """Time each of ten parts of the work: µs a record, here and in the supervisor."""
+    agent, supervisor = [], []
+    for step in steps:
+        start, burnt = time.perf_counter_ns(), cpu()
+        records = step()
+        agent.append((time.perf_counter_ns() - start) / 1e3 / records)
+        time.sleep(0.2)  # what the supervisor still has to read belongs to this part
+        supervisor.append((cpu() - burnt) / records)
+    return {"agent": [agent[0], agent[-1]], "supervisor": [supervisor[0], supervisor[-1]]}
+
+
+def sessions():
+    chats = []
+
+    def part():
+        chats.extend(
+            session(f"chat-{len(chats) + n}", db=answer + ".db") for n in range(count // 10)
+        )
+        for chat in chats[-count // 10 :]:
+            for _ in range(50):
+                chat.delta("a few words of it, ")
+        chats[-1]._link.acknowledged(10)
+        return count // 10 * 51
+
+    found = tenths([part] * 10)
+    for chat in chats:
+        chat.end()
+    return found
+
+
+def clients():
+    def part():
+        pids = []
+        said, heard = os.pipe()
+        for number in range(count // 10):
+            pid = os.fork()
+            if pid == 0:
+                chat = session(f"chat-{number}-{os.getpid()}", db=answer + ".db")
+                for _ in range(500):
+                    chat.delta("a few words of it, ")
+                chat._link.acknowledged(10)
+                os.write(heard, b".")
+                time.sleep(3600)
+            pids.append(pid)
+        for _ in pids:
+            os.read(said, 1)
+        living.extend(pids)
+        return count // 10 * 501
+
+    living = []
+    found = tenths([part] * 10)
+    for pid in living:
+        os.kill(pid, 15)
+    for pid in living:
+        os.waitpid(pid, 0)
+    return found
+
+
+def journal():
+    texts = Texts()
+    chat = session("chat", db=answer + ".db")
+    per = count * 2**20 // 32_000 // 10
+
+    def part():
+        for number in range(per):
+            chat.message("assistant", texts(number, 32_000))
+            if number % 8 == 7:
+                chat._link.acknowledged(30)
+        return per
+
+    return tenths([part] * 10)
+
+
+found = {"sessions": sessions, "clients": clients, "journal": journal}[what]()
+with open(answer + ".new", "w") as file:
+    json.dump(found, file)
+os.rename(answer + ".new", answer)
+if what == "journal":
+    time.sleep(3600)

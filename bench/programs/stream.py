@@ -1,0 +1,29 @@
+"""An agent that streams when told to go, half and half, and says its pid at each stop."""
+
+import os
+import sys
+import time
+
+from hermes_supervise.agent_shim import session
+
+told, half = sys.argv[1], int(sys.argv[2])
+
+
+def stop():
+    with open(told, "w") as file:
+        file.write(str(os.getpid()))
+    with open(told + ".go") as file:  # a pipe, too: asleep until it is written to
+        file.read()
+
+
+with session("chat", db=told + ".db") as chat:
+    stop()
+    for _ in range(2):
+        for number in range(half):
+            chat.delta("a few words of it, ")
+            if number % 2000 == 1999:
+                chat.message("assistant", None)
+                chat._link.acknowledged(5)
+        chat._link.acknowledged(5)
+        time.sleep(2)
+        stop()

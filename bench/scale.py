@@ -1,0 +1,111 @@
+"""Scale: many sessions, many processes, a journal that only grows: is the last like the first?"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import time
+from typing import Any
+
+from . import ground, procfs, recovery
+from .stats import target
+
+# Smaller for a shorter run; the table says how large it was.
+_MEBIBYTES = int(os.environ.get("BENCH_MEBIBYTES", 1_024))
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    sessions, clients, mebibytes = (200, 40, 48) if quick else (1_000, 200, _MEBIBYTES)
+    rows: list[list[Any]] = []
+    targets = []
+    with ground.world() as world:
+        command = [*ground.SUPERVISE, "--", *ground.program("many.py")]
+        seen = world.ask(command, "sessions", sessions)
+        rows.append([f"{sessions:,} sessions in one process", *seen["agent"], *seen["supervisor"]])
+        seen = world.ask(command, "clients", clients)
+        rows.append([f"{clients} processes", *seen["agent"], *seen["supervisor"]])
+    with ground.world() as world:
+        seen, compacting = _grow(world, mebibytes)
+        rows.append([f"a journal of {mebibytes:,} MiB", *seen["agent"], *seen["supervisor"]])
+    for row in rows:
+        targets.append(target(f"{row[0]}: last against first, agent", row[2] / row[1], 1.5, "x"))
+        targets.append(
+            target(f"{row[0]}: last against first, supervisor", row[4] / row[3], 1.5, "x")
+        )
+    targets.append(target("compaction, processor time a MiB written", compacting, 0.2, "s"))
+    steps = (16, 64) if quick else (_MEBIBYTES // 16, _MEBIBYTES // 4, _MEBIBYTES)
+    replayed = []
+    with ground.world() as world:
+        for size in steps:
+            _without_search(world)
+            world.ask(ground.program("journal.py"), size * 32, 32_000)
+            took, peak = recovery.recover(world)
+            replayed.append([f"{size:,} MiB", took, took / size * 1e3, peak])
+    targets.append(target("recovery, a MiB more against a MiB before",
+                          replayed[-1][2] / replayed[0][2], 1.2, "x"))  # fmt: skip
+    return {
+        "title": "Scale",
+        "tables": [
+            {
+                "columns": ["", "agent, first tenth, us/record", "last tenth",
+                            "supervisor, first tenth, us/record", "last tenth"],
+                "rows": rows,
+            },
+            {
+                "columns": ["recovery of a journal of", "s", "ms/MiB", "peak memory, MiB"],
+                "rows": replayed,
+            },
+        ],
+        "targets": targets,
+        "left_out": [],
+        "notes": ["Recovery here goes into a file without a search index, which would hide our own "
+                  "share of the time. Messages of 32 KB, none of them settled."],
+    }  # fmt: skip
+
+
+def _grow(world: ground.World, mebibytes: int) -> tuple[Any, float]:
+    """An agent that says that much and settles nothing; and what compaction burnt meanwhile."""
+    answer = world.folder / "answer.json"
+    command = [*ground.program("many.py"), str(answer), "journal", str(mebibytes)]
+    process = world.start([*ground.SUPERVISE, "--", *command])
+    procfs.until(answer.exists, 1800)
+    seen = json.loads(answer.read_text())
+    time.sleep(1)
+    procfs.settled(process.pid)
+    with open(f"/proc/{process.pid}/stat") as file:
+        fields = file.read().rpartition(")")[2].split()
+    burnt = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")  # its dead children's
+    shutil.rmtree(world.folder / "state" / "hermes-supervise" / "runs", ignore_errors=True)
+    _end(process)
+    return seen, burnt / mebibytes
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for one in reversed(procfs.tree(process.pid)):
+        try:
+            os.kill(one, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    process.wait()
+
+
+def _without_search(world: ground.World) -> None:
+    for path in world.home.glob("state.db*"):
+        path.unlink()
+    source = "SELECT sql FROM sqlite_master WHERE sql NOT NULL AND name IN ({})"
+    names = "'sessions', 'messages', 'idx_messages_session', 'state_meta'"
+    with ground.world() as other:
+        other.ask(ground.program("raw_insert.py"), other.db, 1, 10)
+        made = sqlite3.connect(other.db)
+        statements = [row[0] for row in made.execute(source.format(names))]
+        made.close()
+    db = sqlite3.connect(world.db)
+    db.execute("PRAGMA journal_mode = WAL")
+    for statement in statements:
+        db.execute(statement)
+    db.commit()
+    db.close()

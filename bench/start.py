@@ -1,0 +1,52 @@
+"""The agent's own start: how much longer a Python takes to start when it is supervised."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import ground
+from .stats import summary, target
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    commands = {"python -c pass": [ground.PYTHON, "-c", "pass"]}
+    missing = []
+    if ground.HERMES.exists():
+        commands["hermes --version"] = [str(ground.HERMES / "hermes"), "--version"]
+    else:
+        missing.append("Hermes: not installed")
+    rows: list[list[Any]] = []
+    targets = []
+    with ground.world() as world:
+        for name, command in commands.items():
+            turns = (20 if quick else 150) if "pass" in name else (6 if quick else 40)
+            program = [*ground.SUPERVISE, "--", *ground.program("starts.py")]
+            seen = world.ask(program, turns, *command)
+            plain, injected, empty = seen["without"], seen["with"], seen["empty"]
+            for what, samples in (
+                ("without", plain), ("an empty sitecustomize", empty), ("supervised", injected)
+            ):  # fmt: skip
+                added = min(samples) - min(plain)
+                differences = [a - b for a, b in zip(samples, plain, strict=True)]
+                rows.append([f"{name}, {what}", summary(samples), added,
+                             summary(differences)["median"]])  # fmt: skip
+            added = summary([a - b for a, b in zip(injected, plain, strict=True)])["median"]
+            if "hermes" in name:
+                share = added / summary(plain)["median"] * 100
+                targets.append(target(f"added to {name}", share, 2, "%"))
+            else:
+                targets.append(target(f"added to {name}", added, 2, "ms"))
+    return {
+        "title": "The agent's start",
+        "tables": [
+            {
+                "columns": ["a fresh interpreter", "ms", "added (minima), ms",
+                            "added (median of pairs), ms"],
+                "rows": rows,
+            }
+        ],
+        "targets": targets,
+        "left_out": missing,
+        "notes": ["Measured by a process under supervision, which starts the command in turns with "
+                  "and without the variables that carry the shim."],
+    }  # fmt: skip

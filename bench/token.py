@@ -1,0 +1,81 @@
+"""Tokens: what a streamed delta costs the agent before it may show it, and both at a rate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import ground
+from .stats import ratio, summary, target
+
+_WHO = ("ours", "raw", "coalesced", "nothing")
+_NAMES = {
+    "ours": "hermes-supervise", "raw": "floor: raw frames one by one",
+    "coalesced": "floor: coalesced to 20 ms", "nothing": "the loop itself",
+}  # fmt: skip
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    rounds = 2 if quick else 3
+    seconds = 2 if quick else 5
+    hot: dict[str, list[float]] = {who: [] for who in _WHO}
+    rates: dict[tuple[str, int], list[dict[str, float]]] = {}
+    append: list[float] = []
+    with ground.world() as world:
+        for _ in range(rounds):
+            for who in _WHO:
+                hot[who] += world.ask(_speaker(who), who, "hot", 5000, 5)
+            if ground.HERMES.exists():
+                program = ground.program("hermes_append.py", ground.HERMES)
+                append += world.ask(program, world.folder / "appended.db", 100, 20)
+            for per_second in (100, 1000, 10_000):
+                for who in _WHO:
+                    seen = world.ask(_speaker(who), who, "rate", per_second, seconds)
+                    rates.setdefault((who, per_second), []).append(seen)
+    hot_rows = [[_NAMES[w], summary(hot[w]), ratio(hot[w], hot["raw"])] for w in _WHO]
+    rate_rows: list[list[Any]] = []
+    for who in _WHO:
+        row: list[Any] = [_NAMES[who]]
+        for per_second in (100, 1000, 10_000):
+            agent = _least(rates, who, per_second, "agent")
+            idle = _least(rates, "nothing", per_second, "agent")
+            receiver = _least(rates, who, per_second, "receiver") if who != "nothing" else None
+            row += [agent - idle if who != "nothing" else agent, receiver]
+        rate_rows.append(row)
+    ours = rate_rows[0]
+    targets = [
+        target("a delta in a hot loop", summary(hot["ours"])["median"], 10, "us"),
+        target("agent at 100 deltas/s", ours[1], 0.5, "% of a core"),
+        target("supervisor at 10,000 deltas/s", ours[6], 15, "% of a core"),
+    ]
+    if append:
+        hot_rows.append(["Hermes' append_message, 20 letters", summary(append), None])
+        share = summary(hot["ours"])["median"] / summary(append)["median"]
+        targets.insert(1, target("a delta, against Hermes' append_message", share, 1 / 50, "x"))
+    columns = ["at"] + [
+        f"{side} at {rate:,}/s, %" for rate in (100, 1000, 10_000) for side in ("agent", "receiver")
+    ]
+    return {
+        "title": "A token",
+        "tables": [
+            {"columns": ["a delta of 20 letters", "hot loop, us", "x raw"], "rows": hot_rows},
+            {"columns": columns, "rows": rate_rows},
+        ],
+        "targets": targets,
+        "left_out": [] if append else ["Hermes: not installed"],
+        "notes": [
+            "Hot: as fast as the agent can. At a rate: share of a core, that of the loop itself "
+            "taken off, the least of the rounds. The floors check nothing, keep nothing and could "
+            "not be recovered from.",
+        ],
+    }
+
+
+def _speaker(who: str) -> list[str]:
+    program = ground.program("speak.py")
+    return [*ground.SUPERVISE, "--", *program] if who == "ours" else program
+
+
+def _least(
+    rates: dict[tuple[str, int], list[dict[str, float]]], who: str, rate: int, side: str
+) -> float:
+    return min(seen[side] for seen in rates[who, rate])

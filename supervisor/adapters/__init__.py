@@ -1,0 +1,1 @@
+"""What recovery has to know of particular agents: one module each."""

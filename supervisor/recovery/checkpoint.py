@@ -1,0 +1,236 @@
+"""Checkpoints: what a living agent has said and nobody else stores goes into state.db as it runs.
+
+Never writes a message that is still growing, never ends a session that its agent did not end, and
+never touches one whose agent stores it itself.
+
+The same replay, comparison, transaction and marker as at a death, without the end mark, and
+without taking the files away. What went in is known twice: by the marker, in the transaction
+itself, and then by the stream's `stored` file, which replay reads as if the agent had settled
+those messages. So the marker only has to hold what one transaction did, and the journal can be
+compacted. Cut off between the two, the next one to come finds it in the marker.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from ...ipc import frames, records
+from ...ipc.endpoint import sync_folder
+from .. import text
+from ..adapters import hermes, hermes_rows
+from ..checkpoints import AGAIN, DONE, LEAVE_IT, MORE
+from ..hooks import idle
+from .finish import database_of, settings_of
+from .gather import gather, stored_name
+from .reconcile import Counts
+from .replay import Session, Told, replay
+from .statedb import STEP, StateDb, Trouble, key_of
+from .stored import Stored, as_rows, records_of, said
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from ..run import Run
+
+# A death must not wait for long behind a checkpoint that cannot be written now, or that is long.
+PATIENCE = 2.0
+_LONGEST = 1.0
+
+
+def checkpoint(run: Run, stream: str) -> int:
+    """Store what is complete, or as much of it as can be done in a moment."""
+    began = time.monotonic()
+    told = replay(gather(run.folder, stream).frames)
+    idle.mark(run, stream, told)
+    if stores_itself(told):
+        return LEAVE_IT
+    if told.gaps:
+        return AGAIN  # on its way: read from one file before it was there, and gone from another
+    outcome = DONE
+    now = time.monotonic()
+    # Of a long journal the reading takes long, too: that is done for some gain only.
+    deadline = now + max(_LONGEST, 3 * (now - began))
+    with Databases(run, PATIENCE) as databases:
+        for session in left_to_us(told):
+            try:
+                more: bool | None = True
+                while more:
+                    more = databases.of(told, session).store(stream, session, time.time())
+                    if more is not None:
+                        write_down(run, stream, told.sessions.values())
+                    if more and time.monotonic() > deadline:
+                        outcome, more = MORE, False
+            except Trouble:
+                outcome = AGAIN
+    return outcome
+
+
+def left_to_us(told: Told) -> list[Session]:
+    """The sessions that nobody else stores. Of one without a word not even a file is made."""
+    return [
+        session
+        for session in told.sessions.values()
+        if session.about.get("settles") is not True and session.said_items()
+    ]
+
+
+def stores_itself(told: Told) -> bool:
+    """One session that the agent stores speaks for all, unless it was announced as such."""
+    return hermes.is_hermes(told) or any(
+        session.settles and session.about.get("settles") is not True
+        for session in (*told.sessions.values(), *told.over.values())
+    )
+
+
+class Databases:
+    """Those that the sessions of a run are in, each opened when it is needed."""
+
+    def __init__(self, run: Run, patience: float) -> None:
+        self._settings = settings_of(run)
+        self._patience = patience
+        self._open: dict[str, RunningDb] = {}
+
+    def __enter__(self) -> Databases:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for database in self._open.values():
+            database.close()
+
+    def of(self, told: Told, session: Session) -> RunningDb:
+        path = database_of(session, told, self._settings)
+        if path not in self._open:
+            self._open[path] = RunningDb(path, self._patience)
+        return self._open[path]
+
+    def have_the_end_of(self, told: Told, session: Session) -> bool:
+        """Whether the session has its end; what is over need not be remembered. It is not given
+        one here: what tells that it goes on may be in a part of the journal that nobody has
+        looked at."""
+        if hermes.is_hermes(told):
+            # Which tells of it when it has written it; its hooks may come behind that.
+            return not hermes.died_closing(session, told)
+        try:
+            return self.of(told, session).has_ended(session)
+        except Trouble:
+            return False
+
+
+def write_down(run: Run, stream: str, sessions: Iterable[Session]) -> None:
+    """What is stored, beside the journal: the next transaction overwrites the marker."""
+    known = [record for session in sessions for record in records_of(session)]
+    if not known:
+        return
+    data = b"".join(frames.encode(frames.HANDSHAKE, records.pack(record)) for record in known)
+    new = run.path(f"{stream}.storing")
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with open(fd, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(new, run.path(stored_name(stream)))
+    sync_folder(run.folder)
+
+
+class RunningDb(StateDb):
+    """state.db, for sessions whose agent lives."""
+
+    def store(
+        self, stream: str, session: Session, now: float, *, recovers: bool = False
+    ) -> bool | None:
+        """Store what is complete and not there, or a good part of it: True if there is more,
+        None if nothing was to be done. If the agent is dead, what goes in is counted."""
+        key = key_of(stream, session.id)
+        with self._plain_errors(), self._transaction():
+            marker = self._marker(key)
+            ends = session.idle and marker.get("ended") is None
+            if marker.get("done") or (marker.get("told") == session.heard and not ends):
+                return None
+            self._go_on_from(session, marker)
+            if not self._is_ours(session, marker):
+                return None
+            found = self._compared(stream, session, now, [], living=True)
+            inserts, rest = found.inserts[:STEP], found.inserts[STEP:]
+            if not self._exists(session.id):
+                if not inserts:
+                    return None
+                self._create(session, now)
+            numbers = {item.uid: said(item) for item in session.said_items()}
+            fresh = {
+                uid: Stored(row, *numbers.get(uid, (0, 0)), False)
+                for uid, row in found.there.items()
+            }
+            for item in session.said_items():
+                if item.outdated and item.row is not None:
+                    first, last = numbers[item.uid]
+                    known = session.stored.get(item.uid)
+                    first = known.first if known is not None else first
+                    fresh[item.uid] = Stored(item.row, first, last, True)
+            for insert in inserts:
+                row = self._insert(session.id, insert)
+                fresh[insert.uid] = Stored(row, *insert.said, True)
+            if fresh:
+                self._count(session.id)
+            before = marker
+            marker = {
+                "rows": as_rows(fresh),
+                "at": now,
+                "told": None if rest else session.heard,
+                "title": self._retitle(session, marker.get("title")),
+                "ended": self._as_the_agent_has_it(session, marker, bool(inserts)),
+            }
+            if recovers:
+                counts = Counts(**(before.get("counts") or {}))
+                for insert in inserts:
+                    counts.add(insert)
+                marker["counts"] = vars(counts)
+            self._mark(key, marker)
+        session.stored |= fresh
+        return bool(rest)
+
+    def has_ended(self, session: Session) -> bool:
+        with self._plain_errors():
+            return self._end_reason(session.id) is not None
+
+    def _is_ours(self, session: Session, marker: dict[str, Any]) -> bool:
+        """Not a row that somebody else made: whoever did that will write what belongs there."""
+        known = marker or session.stored or not self._exists(session.id)
+        return bool(known) or bool(self._markers_of(session.id))
+
+    def _retitle(self, session: Session, ours: str | None) -> str | None:
+        """The title in the row, if it is from us: a later one may take its place."""
+        before = self._title(session)
+        self._set_title(session, ours)
+        if self._needs_titles:
+            hermes_rows.title_from_first_words(self._db, text.storable(session.id))
+        now = self._title(session)
+        return now if now != before or now == ours else None
+
+    def _title(self, session: Session) -> str | None:
+        if "title" not in self._columns["sessions"]:
+            return None
+        row = self._db.execute(
+            "SELECT title FROM sessions WHERE id = ?", (text.storable(session.id),)
+        ).fetchone()
+        return row[0] if row else None
+
+    def _as_the_agent_has_it(
+        self, session: Session, marker: dict[str, Any], spoke: bool
+    ) -> list[object] | None:
+        """Ended where the agent has ended it, else open; what of that is from us."""
+        if session.ended is not None:
+            end = [session.ended_at, text.storable(session.ended)]
+            if self._end(session.id, session.ended_at, session.ended, session.began):
+                return end
+            return end if marker.get("ended") == end else None
+        if spoke:
+            # It ended in an earlier life, and goes on.
+            self._db.execute(
+                "UPDATE sessions SET ended_at = NULL, end_reason = NULL "
+                "WHERE id = ? AND ended_at < ?",
+                (text.storable(session.id), session.began),
+            )
+        return None

@@ -1,0 +1,165 @@
+"""A connection to a state.db that others use, too: patient, harmless, and what it commits lasts.
+
+Never reads or writes a row.
+
+C1  Once COMMIT has returned, no loss of power takes it back, whatever the journal mode: with a
+    rollback journal the commit is the removal of a file, and a removed name comes back unless
+    its folder was synced. Only `synchronous = EXTRA` does that.
+C2  The WAL of another process is neither checkpointed nor unlinked, not even by closing last.
+C3  What was committed is in the file that has the path now, or `Replaced` says that it is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from array import array
+
+import apsw
+
+from ...ipc.endpoint import sync_folder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PATIENCE = 150.0
+
+
+class Trouble(Exception):
+    """state.db could not be read or written; the text names file and reason."""
+
+
+class Replaced(Trouble):
+    """Another file has the path now: what was written went into one that nobody will find."""
+
+
+class Patience:
+    """Waits for whoever holds the file: Hermes tidies its index for half a minute at times."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._since: float | None = None
+
+    def __call__(self, tries: int) -> bool:
+        now = time.monotonic()
+        if tries == 0 or self._since is None:
+            self._since = now
+        if now - self._since > self.seconds:
+            return False
+        # Jitter, so that two who wait do not wake together for ever.
+        jitter = os.urandom(1)[0] / 255
+        time.sleep(0.01 + 0.05 * jitter if tries < 20 else 0.1 + 0.2 * jitter)
+        return True
+
+
+def to_write(path: str, patience: Patience) -> apsw.Connection:
+    _make_folder(os.path.dirname(os.path.abspath(path)))
+    before = os.umask(0o077)
+    try:
+        db = apsw.Connection(path)
+    finally:
+        os.umask(before)
+    db.set_busy_handler(patience)
+    _keep_the_wal(db)
+    db.execute("PRAGMA foreign_keys = ON")
+    db.execute("PRAGMA synchronous = EXTRA")
+    return db
+
+
+def to_read(path: str, patience: Patience) -> apsw.Connection:
+    db = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READONLY)
+    db.set_busy_handler(patience)
+    _keep_the_wal(db)
+    return db
+
+
+def insist(patience: Patience, work: Callable[[], None]) -> None:
+    """For what SQLite gives up without asking its busy handler: where two wait, each for what the
+    other holds, as when both switch a new file to WAL."""
+    tries = 0
+    while True:
+        try:
+            return work()
+        except apsw.BusyError:
+            if not patience(tries):
+                raise
+            tries += 1
+
+
+@contextlib.contextmanager
+def transaction(db: apsw.Connection) -> Iterator[None]:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        # Of a commit that could not be done either: it would hold the lock until we end.
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+    if has_moved(db):
+        raise Replaced(f"{db.filename}: replaced by another file while it was written")
+
+
+def make_last(db: apsw.Connection) -> None:
+    """Have this transaction sync the file though it changes nothing.
+
+    What is read may have been written by a process that did not sync, or was killed before it
+    could; whoever goes by it and throws away another copy has to be sure of it.
+    """
+    [version] = db.execute("PRAGMA user_version").fetchone() or [0]
+    db.execute(f"PRAGMA user_version = {version}")
+
+
+def has_moved(db: apsw.Connection) -> bool:
+    answer = array("i", [0])
+    db.file_control("main", apsw.SQLITE_FCNTL_HAS_MOVED, answer.buffer_info()[0])
+    return bool(answer[0])
+
+
+def explained(error: Exception, path: str, patience: Patience) -> str:
+    kinds: list[tuple[type[Exception], str]] = [
+        (apsw.BusyError, f"locked by another process for more than {patience.seconds:g} s"),
+        (apsw.NotADBError, "not a database"),
+        (apsw.CorruptError, "malformed"),
+        (apsw.FullError, "no room on the disk"),
+        (apsw.ReadOnlyError, "read-only"),
+        (apsw.CantOpenError, "cannot be opened" + _why_not(path)),
+    ]
+    for kind, words in kinds:
+        if isinstance(error, kind):
+            return f"{words} ({error})"
+    return str(error)
+
+
+def _why_not(path: str) -> str:
+    """What SQLite does not tell: why a file cannot be opened for writing."""
+    if "\0" in path:
+        return ""
+    if os.path.isdir(path):
+        return ", it is a folder"
+    folder = os.path.dirname(os.path.abspath(path))
+    return "" if os.access(folder, os.W_OK) else ", its folder is read-only"
+
+
+def _keep_the_wal(db: apsw.Connection) -> None:
+    """Leave a WAL in place, whole, when we close: it may be all a crashed writer left."""
+    flag = array("i", [1])
+    db.file_control("main", apsw.SQLITE_FCNTL_PERSIST_WAL, flag.buffer_info()[0])
+    db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+
+
+def _make_folder(path: str) -> None:
+    """With those above it, and to last: SQLite syncs the folder of its file, and no other."""
+    if os.path.isdir(path):
+        return
+    above = os.path.dirname(path)
+    _make_folder(above)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+    sync_folder(above)

@@ -1,0 +1,192 @@
+"""The sweep, tested: copies of the product with one thing broken, each of which it must catch.
+
+A mutant is a small patch of the source, and the legs of the sweep that can tell. One whose text is
+no longer in the source fails at once: it has to be brought up to date, not left out. What only a
+loss of power could tell (a sync left out) is for the tests of that; what the ring makes good is
+tried where there is none.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+ROOMS = ("ipc", "agent_shim", "supervisor")
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str
+    old: str
+    new: str
+    legs: tuple[str, ...]
+
+
+MUTANTS = [
+    Mutant(
+        "no marker: what was written is not known to be ours",
+        "supervisor/recovery/statedb.py",
+        "            self._mark(key, {**vars(applied), **done})\n",
+        "            pass\n",
+        ("small/helper/self",),
+    ),
+    Mutant(
+        "no transaction: each row for itself",
+        "supervisor/recovery/connection.py",
+        'db.execute("BEGIN IMMEDIATE")\n',
+        'db.execute("SELECT 1")\n',
+        ("small/helper/self",),
+    ),
+    Mutant(
+        "acknowledged before it is written down",
+        "supervisor/client.py",
+        "            stream.append(waiting, always_sync=always_sync)\n"
+        "            self.acknowledge()\n",
+        "            self._answer(waiting[-1][0], b'')\n"
+        "            stream.append(waiting, always_sync=always_sync)\n",
+        ("ringless-paced/supervisor/self",),
+    ),
+    Mutant(
+        "the last words of the dead are not heard",
+        "supervisor/door.py",
+        "            self._drain(client)\n            self._drop(client)\n",
+        "            self._drop(client)\n",
+        ("ringless/agent/self",),
+    ),
+    Mutant(
+        "a hook is not noted as begun",
+        "supervisor/hooks/runner.py",
+        "        entry.begin(time.time())\n        queue.save(claimed, entry)\n",
+        "        entry.begin(time.time())\n",
+        ("small/runner/self",),
+    ),
+    Mutant(
+        "a hook is not noted as ended",
+        "supervisor/hooks/runner.py",
+        "        entry.end(time.time(), outcome, output)\n    queue.save(claimed, entry)\n",
+        "        entry.end(time.time(), outcome, output)\n",
+        ("small/runner/self",),
+    ),
+    Mutant(
+        "a repeated hook is not told so",
+        "supervisor/hooks/entry.py",
+        '"repeated": attempt > 1',
+        '"repeated": False',
+        ("small/runner/self",),
+    ),
+    Mutant(
+        "a hook that was queued and done is queued again",
+        "supervisor/hooks/queue.py",
+        "    known = find(entry.id, entry.group)\n    if known is not None:\n        return known\n"
+        "    while True:",
+        "    while True:",
+        ("small/helper/self",),
+    ),
+    Mutant(
+        "hooks are queued before the rows are written",
+        "supervisor/recovery/finish.py",
+        "        applied = self._settle_all(stream, told, sessions, cause)\n",
+        "        for one in sessions:\n"
+        "            early = Settled(one.id, self._run.name, stream, '', 'interrupted', '', 0.0)\n"
+        "            self._queued.add(owed.at_a_death(one, told, early, cause, self.settings))\n"
+        "        applied = self._settle_all(stream, told, sessions, cause)\n",
+        ("small/agent/self",),
+    ),
+    Mutant(
+        "no tombstone: what is left of the files is taken for the whole",
+        "supervisor/recovery/finish.py",
+        "        os.close(os.open(tomb, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, "
+        "0o600))\n",
+        "",
+        ("segments/helper/group",),
+    ),
+    Mutant(
+        "the files go before the rows are written",
+        "supervisor/recovery/finish.py",
+        "        applied = self._settle_all(stream, told, sessions, cause)\n",
+        "        for name in found.files:\n"
+        "            os.unlink(self._run.path(name))\n"
+        "        found.files = []\n"
+        "        applied = self._settle_all(stream, told, sessions, cause)\n",
+        ("small/helper/self",),
+    ),
+    Mutant(
+        "the spool is not read",
+        "supervisor/recovery/gather.py",
+        '".spool", ".ring"))\n    )',
+        '".ring"))\n    )',
+        ("whole/supervisor/self",),
+    ),
+    Mutant(
+        "the ring is not read",
+        "supervisor/recovery/gather.py",
+        '".spool", ".ring"))\n    )',
+        '".spool"))\n    )',
+        ("whole/agent/group", "burst/agent/group"),
+    ),
+    Mutant(
+        "only the newest record goes into the spool",
+        "agent_shim/link.py",
+        'b"".join([frame for _, frame in self._unacked])',
+        "self._unacked[-1][1]",
+        ("ringless-paced/supervisor/self",),
+    ),
+    Mutant(
+        "a recovery that was cut off is not tried again",
+        "supervisor/supervise.py",
+        "_RECOVERY_TRIES = 3",
+        "_RECOVERY_TRIES = 1",
+        ("small/helper/self",),
+    ),
+    Mutant(
+        "a runner of hooks that was cut off is not replaced",
+        "supervisor/hooks/minder.py",
+        "        if status != 0 and left > 0:\n",
+        "        if False:\n",
+        ("small/runner/self",),
+    ),
+    Mutant(
+        "nobody inherits",
+        "supervisor/adoption.py",
+        "    os.execv(sys.executable,",
+        "    return\n    os.execv(sys.executable,",
+        ("adopted/supervisor/self",),
+    ),
+    Mutant(
+        "the socket of a killed supervisor stays",
+        "supervisor/run.py",
+        "        os.unlink(endpoint.socket_path(run.name))\n",
+        "        pass\n",
+        ("small/supervisor/group",),
+    ),
+    Mutant(
+        "how the agent died is not written down",
+        "supervisor/door.py",
+        "            stream.journal.append(last_frame)\n",
+        "",
+        ("whole/helper/group",),
+    ),
+    Mutant(
+        "a killed agent is said to have exited",
+        "supervisor/recovery/outcome.py",
+        "    (End.UNKNOWN, True, False): Outcome.COMPLETED,\n",
+        "    (End.UNKNOWN, True, False): Outcome.COMPLETED,\n"
+        "    (End.UNKNOWN, False, True): Outcome.COMPLETED,\n",
+        ("small/supervisor/group",),
+    ),
+]
+
+
+def applies(root: Path, mutant: Mutant) -> bool:
+    return (root / mutant.file).read_text().count(mutant.old) == 1
+
+
+def made(root: Path, mutant: Mutant, folder: Path) -> Path:
+    """A copy of the tree with the mutant in it."""
+    for room in ROOMS:
+        shutil.copytree(root / room, folder / room, ignore=shutil.ignore_patterns("__pycache__"))
+    assert applies(root, mutant), f"{mutant.name!r} does not fit {mutant.file} any more"
+    path = folder / mutant.file
+    path.write_text(path.read_text().replace(mutant.old, mutant.new))
+    return folder

@@ -1,0 +1,407 @@
+"""`doctor` says what is in place; a Hermes that cannot be followed is said to be so."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hermes_supervise.supervisor.commands import doctor
+from support import World
+
+ROOT = Path(__file__).parent.parent
+PLACES = ["state folder", "socket", "watching processes", "orphans", "witness", "settings",
+          "database", "search index", "leftovers", "out of memory"]  # fmt: skip
+
+
+def ask(world: World, *command: str) -> tuple[int, dict[str, list[tuple[str, str]]]]:
+    """The exit status, and by name the state and text of each check."""
+    answer = world.call("doctor", "--json", *(["--", *command] if command else []))
+    told = json.loads(answer.stdout)
+    assert told["well"] == (answer.returncode == 0)
+    found: dict[str, list[tuple[str, str]]] = {}
+    for check in told["checks"]:
+        found.setdefault(check["name"], []).append((check["state"], check["text"]))
+    return answer.returncode, found
+
+
+def installed(world: World, python: str, name: str = "hermes", first: str = "") -> str:
+    """A script as pip makes it, with a first line of our choice."""
+    path = world.folder / "bin" / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(
+        (first or f"#!{python}")
+        + "\nimport sys\nfrom hermes_cli.main import main\nsys.exit(main())\n"
+    )
+    path.chmod(0o755)
+    return str(path)
+
+
+# A later release, as far as we look at one: methods of ours, one of them renamed.
+LATER = {
+    "run_agent.py": """
+import os, signal, sys, threading, time
+
+class AIAgent:
+    platform, model = "cli", "later"
+    def __init__(self, session_db):
+        self.session_id, self._session_db = "later-1", session_db
+    def run_conversation(self, user_message, **more):
+        self._reset_stream_delivery_tracking()
+        self._fire_thoughts("a thought")
+        for word in ("these ", "words ", "count"):
+            self._fire_stream_delta(word)
+        print("streamed", flush=True)
+        while True:
+            signal.pause()
+    def _fire_stream_delta(self, text): pass
+    def _fire_thoughts(self, text): pass
+    def _reset_stream_delivery_tracking(self): pass
+    def _execute_tool_calls(self, assistant_message, messages, task_id, count=0): pass
+    def _invoke_tool(self, name, args, task_id, tool_call_id=None): pass
+    def _persist_session(self, messages, history=None): pass
+    def _flush_messages_to_session_db(self, messages, history=None): pass
+    def _compress_context(self, messages, system_message): return messages, ""
+    def interrupt(self, message=None): pass
+""",
+    "hermes_state.py": """
+import os
+from pathlib import Path
+
+class SessionDB:
+    def __init__(self):
+        self.db_path = Path(os.environ["HERMES_HOME"]) / "state.db"
+    def append_message(self, session_id, role, content=None): return 1
+    def create_session(self, session_id, source): pass
+    def replace_messages(self, session_id, messages): pass
+    def clear_messages(self, session_id): pass
+    def end_session(self, session_id, reason): pass
+    def reopen_session(self, session_id): pass
+""",
+    "hermes_cli/__init__.py": "",
+    "hermes_cli/plugins.py": """
+class PluginManager:
+    def invoke_hook(self, hook_name, **more): pass
+""",
+    "hermes_cli/main.py": """
+import os
+
+def main():
+    from hermes_state import SessionDB
+    from run_agent import AIAgent
+    AIAgent(SessionDB()).run_conversation("hello")
+""",
+}
+
+
+@pytest.fixture
+def later(world: World) -> str:
+    """The command of a Hermes whose AIAgent has no `_fire_reasoning_delta` any more."""
+    folder = world.folder / "later"
+    for name, text in LATER.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    world.env["PYTHONPATH"] = str(folder)
+    return installed(world, sys.executable)
+
+
+def test_everything_is_in_place_where_the_tests_run(world: World) -> None:
+    code, found = ask(world)
+    assert list(found) == PLACES
+    assert code == 0, found
+    for name in ("state folder", "socket", "database", "search index", "orphans", "witness"):
+        assert found[name][0][0] != "bad"
+    text = world.call("doctor").stdout
+    assert "ok    socket: can be bound in" in text
+    assert "All is well." in text
+    runtime = Path(world.env["XDG_RUNTIME_DIR"]) / "hermes-supervise"
+    assert list(runtime.iterdir()) == [], "no socket is left"
+
+
+def test_settings_that_are_not_understood_are_told(world: World) -> None:
+    assert ask(world)[1]["settings"] == [("ok", "no config.toml, which is fine")]
+    file = world.folder / ".config" / "hermes-supervise" / "config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('grace = "soon"\n')
+    code, found = ask(world)
+    [(state, text)] = found["settings"]
+    assert (code, state) == (0, "note"), "the agent runs all the same"
+    assert f"{file}:1: grace: 'soon'" in text
+    world.env["HERMES_SUPERVISE_GRACE"] = "soon"
+    code, found = ask(world)
+    assert (code, found["settings"][0][0]) == (1, "bad"), "no agent is started with that"
+
+
+def test_a_state_folder_open_to_others_and_a_run_left_behind_are_told(world: World) -> None:
+    world.env["HERMES_SUPERVISE_NO_ADOPT"] = "1"
+    agent = world.supervise("session('chat').message('user', 'hi'); ready(); forever()")
+    agent.wait_for("ready")
+    pid = agent.agent
+    os.kill(agent.pid, signal.SIGKILL)
+    agent.process.wait()
+    os.kill(pid, signal.SIGKILL)
+    code, found = ask(world)
+    assert code == 0
+    [(state, text)] = found["leftovers"]
+    assert state == "note"
+    assert "1 waiting" in text
+    assert len(world.runs()) == 1, "looked at, not touched"
+    (world.state / "hermes-supervise").chmod(0o755)
+    code, found = ask(world)
+    assert code == 1
+    [(state, text)] = found["state folder"]
+    assert state == "bad"
+    assert "chmod 700" in text
+    assert found["leftovers"][0][0] == "bad", "nobody knows whether there are any"
+    for command in ("show", "recover", "sweep", "demo"):
+        world.home.mkdir(exist_ok=True)
+        world.db.touch()
+        answer = world.call(command)
+        assert answer.returncode == 1
+        assert answer.stderr.startswith("hermes-supervise: ")
+        assert answer.stderr.endswith("chmod 700 it\n")
+        assert answer.stderr.count("\n") == 1
+        assert answer.stdout == ""
+
+
+def test_our_commands_end_with_whoever_reads_them(world: World) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as output:
+        command = [*world.command, "doctor"]
+        done = subprocess.run(command, env=world.env, stdout=output, stderr=subprocess.PIPE)
+    assert done.returncode == -signal.SIGPIPE
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("version", "state"),
+    [("3.51.3", "ok"), ("3.54.1", "ok"), ("3.50.7", "ok"), ("3.44.6", "ok"), ("3.44.7", "ok"),
+     ("3.51.2", "note"), ("3.50.6", "note"), ("3.45.1", "note"), ("3.40.1", "note")],
+)  # fmt: skip
+def test_an_sqlite_with_the_wal_reset_bug_is_noted(version: str, state: str) -> None:
+    check = doctor._about_sqlite("database", "SQLite", version)
+    assert check.state == state
+    assert ("WAL" in check.text) == (state == "note")
+
+
+@pytest.mark.parametrize("version", ["0.19.0", "0.13.0"])
+def test_a_real_hermes_is_recognised_and_every_seam_holds(world: World, version: str) -> None:
+    command = ROOT / f".venv-hermes-{version}" / "bin" / "hermes"
+    code, found = ask(world, str(command), "-p", "work", "chat")
+    assert found["agent"] == [("ok", f"Hermes {version}")]
+    assert found["shim"] == [("ok", "gets into that interpreter")]
+    assert found["state.db"] == [("ok", str(world.home / "profiles" / "work" / "state.db"))]
+    seams = dict(text.split(" ", 1) for _, text in found["seam"])
+    assert seams["AIAgent._fire_stream_delta"] == "holds"
+    assert seams["SessionDB.append_message"] == "holds"
+    assert set(seams.values()) <= {"holds", "not in this release"}
+    assert code == 0
+    text = world.call("doctor", "--", str(command)).stdout
+    holding = list(seams.values()).count("holds")
+    assert f"ok    seams: {holding} of Hermes' methods will be listened to" in text
+    assert "_fire_stream_delta" not in text, "for people, a number is enough"
+    assert not world.home.exists(), "asking leaves nothing in the user's home"
+
+
+def test_the_installers_launcher_is_seen_through(world: World, later: str) -> None:
+    launcher = world.folder / "local" / "hermes"
+    launcher.parent.mkdir()
+    launcher.write_text(
+        f'#!/usr/bin/env bash\nunset PYTHONPATH\nexec "{sys.executable}" "{later}" "$@"\n'
+    )
+    launcher.chmod(0o755)
+    _, found = ask(world, str(launcher))
+    assert later in found["launcher"][0][1]
+    assert found["shim"] == [("ok", "gets into that interpreter")]
+    launcher.write_text(f'#!/bin/sh\nunset PYTHONPATH\n. /dev/null; exec {later} "$@"\n')
+    code, found = ask(world, str(launcher))
+    assert code == 1
+    assert found["launcher"][0][0] == "bad"
+
+
+def test_a_seam_that_a_later_release_renamed_is_named_and_the_others_hold(
+    world: World, later: str
+) -> None:
+    code, found = ask(world, later)
+    assert code == 1
+    bad = [text for state, text in found["seam"] if state == "bad"]
+    assert bad == [
+        "AIAgent._fire_reasoning_delta missing: what it told is not captured; all else is"
+    ]
+    holding = [text for state, text in found["seam"] if state == "ok"]
+    assert "AIAgent._fire_stream_delta holds" in holding
+    assert "SessionDB.rewind_to_message not in this release" in holding
+    assert found["agent"] == [("ok", "Hermes (its version cannot be told)")]
+
+
+def test_a_class_that_is_gone_costs_its_seams_only(world: World, later: str) -> None:
+    (world.folder / "later" / "hermes_cli" / "plugins.py").write_text("class Manager: pass\n")
+    _, found = ask(world, later)
+    bad = [text.split()[0] for state, text in found["seam"] if state == "bad"]
+    assert bad == ["AIAgent._fire_reasoning_delta", "PluginManager.invoke_hook"]
+
+
+def test_a_renamed_seam_costs_only_what_it_captured_and_never_raises(
+    world: World, later: str
+) -> None:
+    agent = world.run([later])
+    agent.wait_for("streamed")
+    agent.kill_agent()
+    assert agent.finish() == -signal.SIGKILL
+    rows = world.messages("later-1")
+    assert [(row["role"], row["content"]) for row in rows] == [
+        ("user", "hello"),
+        ("assistant", "these words count"),
+    ]
+    assert rows[1]["reasoning"] is None, "that is what it cost"
+    assert b"Traceback" not in agent.errors
+    assert b"could not be followed" not in agent.errors
+
+
+@pytest.mark.parametrize("option", ["-I", "-E", "-sE"])
+def test_a_python_that_ignores_the_environment_is_explained(
+    world: World, later: str, option: str
+) -> None:
+    closed = installed(world, "", "hermes", f"#!{sys.executable} {option}")
+    code, found = ask(world, closed)
+    assert code == 1
+    [(state, text)] = found["shim"]
+    assert state == "bad"
+    assert "supervised, but not followed" in text
+    code, found = ask(world, sys.executable, option, later)
+    assert code == 1
+    assert found["shim"][0][0] == "bad"
+
+
+def test_a_hand_over_to_a_container_is_explained(world: World, later: str) -> None:
+    (world.folder / "later" / "hermes_cli" / "config.py").write_text(
+        "import os\n"
+        "def get_container_exec_info():\n"
+        "    if os.path.exists(os.environ['HERMES_HOME'] + '/.container-mode'):\n"
+        "        return {'container_name': 'box'}\n"
+    )
+    assert "container" not in ask(world, later)[1]
+    world.home.mkdir()
+    (world.home / ".container-mode").write_text("container_name=box\n")
+    code, found = ask(world, later)
+    assert code == 1
+    assert found["container"] == [
+        ("bad", "hands over to the container box, where it cannot be followed")
+    ]
+
+
+def test_a_command_that_is_not_hermes(world: World) -> None:
+    code, found = ask(world, sys.executable, world.script("pass"))
+    assert code == 0
+    assert "uses the SDK, which can be imported" in found["agent"][0][1]
+    code, found = ask(world, "sleep", "3")
+    assert code == 0
+    assert "only if it does so itself" in found["agent"][0][1]
+    code, found = ask(world, "no-such-agent")
+    assert code == 1
+    assert "not found" in found["command"][0][1]
+
+
+@pytest.mark.parametrize(
+    ("agent", "place"),
+    [
+        ("claude", ".claude/projects/"),
+        ("codex", ".codex/sessions"),
+        ("gemini", ".gemini/tmp"),
+        ("opencode", ".local/share/opencode"),
+    ],
+)
+def test_of_an_agent_that_knows_nothing_of_us_it_says_where_it_is_read_from(
+    world: World, agent: str, place: str
+) -> None:
+    path = world.folder / agent
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    world.env["HERMES_SUPERVISE_WATCH"] = str(world.folder / "own.jsonl")
+    code, found = ask(world, str(path))
+    assert code == 0
+    assert "followed by what it writes itself" in found["agent"][0][1]
+    read = [text for _, text in found["transcripts"]]
+    assert any(str(world.folder / place) in text for text in read)
+    assert any("own.jsonl" in text for text in read)
+    assert found["in progress"][0][0] == "note"
+    world.env["HERMES_SUPERVISE_AGENT"] = "none"
+    del world.env["HERMES_SUPERVISE_WATCH"]
+    _, found = ask(world, str(path))
+    assert found["agent"] == [("note", "its transcripts are not read: --agent none")]
+
+
+def test_a_database_of_opencodes_with_other_tables_is_told(world: World) -> None:
+    path = world.folder / "opencode"
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    folder = world.folder / ".local" / "share" / "opencode"
+    folder.mkdir(parents=True)
+    sqlite3.connect(folder / "opencode.db").execute("CREATE TABLE other (x)").connection.close()
+    code, found = ask(world, str(path))
+    assert code == 1
+    assert any(state == "bad" and "other tables" in text for state, text in found["transcripts"])
+
+
+# -- after a run -----------------------------------------------------------------------------------
+
+
+def scripted(world: World, first: str, body: str) -> str:
+    """A `hermes` whose main function is `body`."""
+    folder = world.folder / "later" / "hermes_cli"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "__init__.py").write_text("")
+    (folder / "main.py").write_text(f"def main():\n    {body}\n")
+    path = installed(world, sys.executable, first=first)
+    text = Path(path).read_text()
+    where = str(folder.parent)
+    Path(path).write_text(
+        text.replace("import sys\n", f"import sys\nsys.path.insert(0, {where!r})\n")
+    )
+    return path
+
+
+def finished(world: World, *command: str, **more: Any) -> bytes:
+    agent = world.run(list(command), **more)
+    agent.finish()
+    return agent.errors
+
+
+def test_a_hermes_that_could_not_be_followed_is_told_once(world: World) -> None:
+    closed = scripted(world, f"#!{sys.executable} -I", "print('hi')")
+    errors = finished(world, closed)
+    assert errors.count(b"\n") == 1
+    assert b"could not be followed" in errors
+    assert b"hermes-supervise doctor -- " in errors
+    world.env["HERMES_SUPERVISE_QUIET"] = "1"
+    assert finished(world, closed) == b""
+
+
+def test_a_hermes_that_only_had_nothing_to_say_is_not(world: World) -> None:
+    spoke = scripted(world, "", "print('hermes 1.0')")
+    assert finished(world, spoke) == b""
+    assert finished(world, sys.executable, spoke) == b""
+
+
+@pytest.mark.parametrize("version", ["0.19.0", "0.13.0"])
+def test_so_it_is_with_a_real_hermes(world: World, version: str) -> None:
+    folder = ROOT / f".venv-hermes-{version}" / "bin"
+    command = [str(folder / "hermes"), "--version"]
+    assert b"could not be followed" not in finished(world, *command)
+    errors = finished(world, str(folder / "python"), "-I", *command)
+    assert errors.count(b"could not be followed") == 1
+
+
+def test_other_commands_are_none_of_that(world: World) -> None:
+    assert finished(world, sys.executable, "-I", "-c", "pass") == b""
+    assert finished(world, "true") == b""
+    closed = scripted(world, f"#!{sys.executable} -I", "print('hi')")
+    world.env["HERMES_SUPERVISE"] = "0"
+    assert finished(world, closed) == b"", "the user switched it off"

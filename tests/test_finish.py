@@ -1,0 +1,130 @@
+"""The order of recovery's steps: cut off in the last of them, it neither repeats nor misreads."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+
+import pytest
+from hermes_supervise.supervisor import run as runs
+from hermes_supervise.supervisor.recovery import finish
+from hermes_supervise.supervisor.recovery.gather import Gathered, gather
+from hermes_supervise.supervisor.recovery.told import Told
+from support import Supervised, World, kill, short, wait_dead
+
+
+def test_removal_cut_off_half_way_is_only_finished(world: World) -> None:
+    agent = world.supervise(
+        """
+from hermes_supervise.agent_shim import sdk
+chat = session("chat")
+for number in range(20):
+    chat.message("user" if number % 2 == 0 else "assistant", f"message {number}")
+assert sdk.connection().acknowledged(20)
+ready()
+forever()
+""",
+        *world.hook,
+    )
+    agent.wait_for("ready")
+    [run] = world.runs()
+    journal = next(run.glob("*.log"))
+    whole = journal.read_bytes()
+    shutil.copytree(run, world.folder / "copy")
+    agent.kill_agent()
+    agent.finish()
+    rows = short(world.messages("chat"))
+    assert len(rows) == 20
+
+    # Back to the moment when the first half of the files had gone.
+    shutil.copytree(world.folder / "copy", run)
+    (run / journal.name).write_bytes(whole[len(whole) // 2 :])
+    (run / f"{journal.name.partition('.')[0]}.settled").touch()
+    done = world.call("recover")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert world.runs() == []
+    assert short(world.messages("chat")) == rows
+    assert len(world.events()) == 1, "the hook has run already"
+
+
+def unsupervised(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Supervised, int]:
+    """An agent whose supervisor is dead, and that we may finish for: it, and its pid."""
+    agent = world.supervise(
+        """
+chat = session("chat")
+chat.message("user", "before")
+signal.signal(signal.SIGUSR1, lambda *_: (chat.message("user", "behind"), ready("said")))
+ready()
+forever()
+""",
+        "--no-adopt",
+    )
+    agent.wait_for("ready")
+    pid = agent.agent
+    kill(agent.pid)
+    os.waitpid(agent.pid, 0)
+    for name, value in world.env.items():
+        monkeypatch.setenv(name, value)
+    return agent, pid
+
+
+def speaks_on_and_dies(agent: Supervised, pid: int) -> None:
+    kill(pid, signal.SIGUSR1)
+    agent.wait_for("said")
+    kill(pid)
+    wait_dead(pid)
+
+
+def test_who_went_on_while_its_files_were_read_and_died_before_it_was_asked_for_loses_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, pid = unsupervised(world, monkeypatch)
+    looks = []
+
+    def read_and_meanwhile(folder: str, stream: str) -> Gathered:
+        """The first look ends when the agent has said more and is dead."""
+        found = gather(folder, stream)
+        if not looks:
+            speaks_on_and_dies(agent, pid)
+        looks.append(stream)
+        return found
+
+    monkeypatch.setattr(finish, "gather", read_and_meanwhile)
+    [folder] = world.runs()
+    run = runs.claim(str(folder))
+    assert run is not None
+    finish.finish_left_behind(run)
+    runs.retire(run)
+    assert len(looks) > 1
+    assert short(world.messages("chat")) == [("user", "before"), ("user", "behind")]
+
+
+@pytest.mark.parametrize("by", ["the next start", "an heir"])
+def test_who_died_right_after_it_was_found_alive_is_left_for_the_next_look(
+    world: World, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """What it said in that moment is not in what was read."""
+    agent, pid = unsupervised(world, monkeypatch)
+    real, asked = finish.is_alive, []
+
+    def alive_and_dead_at_once(told: Told) -> bool:
+        lives = real(told)
+        if not asked:
+            speaks_on_and_dies(agent, pid)
+        asked.append(lives)
+        return lives
+
+    with monkeypatch.context() as at_first:
+        at_first.setattr(finish, "is_alive", alive_and_dead_at_once)
+        [folder] = world.runs()
+        run = runs.claim(str(folder))
+        assert run is not None
+        if by == "an heir":
+            finish.finish_streams(run, run.streams(), set())
+        else:
+            finish.finish_left_behind(run)
+        assert asked[0], "it lived when it was asked for"
+        runs.retire(run)
+    assert world.call("recover").returncode == 0
+    assert short(world.messages("chat")) == [("user", "before"), ("user", "behind")]

@@ -1,0 +1,366 @@
+"""The SDK in the agent's code: never in the way, whatever it is given and whoever listens."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import DEADLINE, World, short
+
+# Everything the SDK offers, with arguments no one should give it.
+ODD = r"""
+class Odd:
+    def __str__(self): raise RuntimeError("no text")
+    __repr__ = __str__
+
+class OddError(Exception):
+    def __str__(self): raise RuntimeError("no text")
+
+loop = []
+loop.append(loop)
+odd = [None, 5, 1.5, True, b"\xff", "\ud800", "x" * 70000, [], {}, {(1, 2): 3}, loop, Odd(),
+       object(), float("nan"), {"a": Odd()}, [{"role": Odd()}], lambda: None, Exception, 10 ** 5000]
+for value in odd:
+    for chat in (session(value), session("named", source=value, model=value, platform=value,
+                 parent=value, history=value, kind=value, session=value, at=value, started=value)):
+        chat.message(value, value)
+        chat.message("user", value, kind=value, session=value, at=value, extra=value)
+        chat.message("user", "hello", uid=value if isinstance(value, str) else None)
+        chat.delta(value)
+        chat.delta(value, reasoning=value is not None)
+        chat.delta(value, restart=True)
+        chat.turn(value)
+        chat.title(value)
+        chat.settled(value, value)
+        chat.rewritten()
+        chat.hook(value)
+        with chat.tool(value, value) as tool:
+            tool.result = value
+        with chat.tool(value, value, call="c1"):
+            pass
+        try:
+            with chat.tool("raises", value):
+                raise OddError(value)
+        except OddError as error:
+            assert error.args == (value,) or value != value
+        chat.rotate(value)
+        chat.delta("after")
+        chat.reset(value).delta("in its place")
+        chat.end(value)
+print("still here")
+print("and here", file=sys.stderr)
+"""
+
+
+def run(
+    world: World, source: str, *switches: str, **variables: str
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, *switches, world.script(source)],
+        env=world.env | variables,
+        cwd=world.folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=DEADLINE,
+    )
+
+
+@pytest.fixture
+def waiting(world: World) -> socket.socket:
+    """A socket at which somebody listens, and a spool folder to go with it."""
+    (world.folder / "spool").mkdir()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(os.path.join(world.env["XDG_RUNTIME_DIR"], "w.sock"))
+    listener.listen(1)
+    listener.setblocking(False)
+    return listener
+
+
+def variables(world: World, waiting: socket.socket) -> dict[str, str]:
+    return {
+        "HERMES_SUPERVISE_SOCKET": str(waiting.getsockname()),
+        "HERMES_SUPERVISE_SPOOL": str(world.folder / "spool"),
+    }
+
+
+# -- not supervised ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("left", ["", "SOCKET", "SPOOL", "SOCKET SPOOL off"])
+def test_unsupervised_it_does_nothing_at_all(
+    world: World, waiting: socket.socket, left: str
+) -> None:
+    env = {"HERMES_SUPERVISE": "0"} if "off" in left else {}
+    for name, value in variables(world, waiting).items():
+        if name.rpartition("_")[2] in left.split():
+            env[name] = value
+    before = sorted(world.folder.rglob("*"))
+    with waiting:
+        ran = run(
+            world,
+            ODD
+            + """
+files = [os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")[:-1]]
+assert not any("socket" in name or "spool" in name for name in files), files
+""",
+            "-X", "dev", "-W", "error", **env,
+        )  # fmt: skip
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"still here\n", b"and here\n")
+        with pytest.raises(BlockingIOError):
+            waiting.accept()
+    assert [path for path in sorted(world.folder.rglob("*")) if path.name != "agent.py"] == before
+
+
+def test_unsupervised_it_imports_next_to_nothing(world: World) -> None:
+    ran = run(
+        world,
+        """
+with session("chat") as chat:
+    chat.message("user", "hello")
+    with chat.tool("look", {"at": 1}) as tool:
+        tool.result = {"seen": True}
+print([name for name in ("json", "socket", "_socket", "select", "typing") if name in sys.modules])
+""",
+        "-S",
+        PYTHONPATH=str(_importable(world)),
+    )
+    assert (ran.stdout, ran.stderr) == (b"[]\n", b"")
+
+
+def _importable(world: World) -> Path:
+    """A folder with nothing but our package, as a supervised agent without it has it."""
+    import hermes_supervise.agent_shim as shim
+
+    home = world.folder / "importable"
+    package = home / "hermes_supervise"
+    package.mkdir(parents=True)
+    source = Path(shim.__file__).parent
+    (package / "agent_shim").symlink_to(source)
+    (package / "ipc").symlink_to(source.parent / "ipc")
+    return home
+
+
+# -- silence -------------------------------------------------------------------------------
+
+
+def test_supervised_it_takes_odd_arguments_as_calmly(world: World) -> None:
+    agent = world.run([sys.executable, "-X", "dev", "-W", "error", world.script(ODD)], "--quiet")
+    assert agent.finish() == 0
+    assert (agent.output, agent.errors) == (b"still here\n", b"and here\n")
+
+
+@pytest.mark.parametrize("fault", ["nobody listens", "nowhere to spool", "both", "a dead line"])
+def test_output_is_byte_for_byte_the_same_with_every_fault(
+    world: World, waiting: socket.socket, fault: str
+) -> None:
+    source = """
+with session("chat") as chat:
+    chat.message("user", "hello")
+    for number in range(200):
+        chat.delta("x" * 3000)
+    ready("out")
+    print("err", file=sys.stderr)
+thread = threading.Thread(target=session("other").delta, args=("from a thread",))
+thread.start()
+thread.join()
+child = os.fork()
+if child == 0:
+    chat.delta("from a child")
+    sys.exit(5)
+os.waitpid(child, 0)
+raise SystemExit("last words")
+"""
+    plain = run(world, source, "-X", "dev", "-W", "error")
+    env = variables(world, waiting)
+    if fault in ("nobody listens", "both"):
+        waiting.close()
+    if fault in ("nowhere to spool", "both"):
+        (world.folder / "spool").rmdir()
+    if fault == "a dead line":
+        waiting.shutdown(socket.SHUT_RDWR)
+    with waiting:
+        faulty = run(world, source, "-X", "dev", "-W", "error", **env)
+    assert (plain.returncode, plain.stdout, plain.stderr) == (1, b"out\n", b"err\nlast words\n")
+    assert (faulty.returncode, faulty.stdout, faulty.stderr) == (
+        plain.returncode,
+        plain.stdout,
+        plain.stderr,
+    )
+
+
+def test_an_agents_own_exceptions_pass_through_unchanged(world: World) -> None:
+    source = """
+import traceback
+class Mine(BaseException):
+    def __str__(self): raise RuntimeError("no text")
+def attempt(error):
+    try:
+        with session("chat") as chat:
+            with chat.tool("look"):
+                raise error
+    except BaseException as caught:
+        assert caught is error
+        assert caught.__context__ is None and caught.__cause__ is None
+        print([frame.name for frame in traceback.extract_tb(caught.__traceback__)])
+for error in (ValueError("x"), KeyboardInterrupt(), SystemExit(3), GeneratorExit(), Mine()):
+    attempt(error)
+with session("chat") as chat, chat.tool("look"):
+    raise ZeroDivisionError("to the end")
+"""
+    plain = run(world, source)
+    assert plain.stdout == b"['attempt']\n" * 5
+    assert plain.returncode == 1
+    agent = world.supervise(source, "--quiet")
+    assert agent.finish() == 1
+    assert (agent.output, agent.errors) == (plain.stdout, plain.stderr)
+    ended = world.session("chat")
+    assert ended is not None and ended["end_reason"] == "failed: ZeroDivisionError"
+
+
+# -- what arrives --------------------------------------------------------------------------
+
+
+def test_content_of_every_shape_arrives_in_some_shape(world: World) -> None:
+    agent = world.supervise(
+        r"""
+class Odd:
+    def __repr__(self): raise RuntimeError("no text")
+loop = ["round"]
+loop.append(loop)
+chat = session("chat")
+chat.message("user", None)
+chat.message("user", [{"type": "text", "text": "a list"}])
+chat.message("user", "lone \ud800 surrogate")
+chat.message("user", "nul \x00 inside")
+chat.message("user", b"bytes")
+chat.message("user", {"set": {1}})
+chat.message("user", {"keys": {(1, 2): "three"}})
+chat.message("user", loop)
+chat.message("user", {"odd": Odd()})
+chat.delta(None)
+chat.delta("stream\ud800ed")
+ready()
+forever()
+"""
+    )
+    agent.wait_for("ready")
+    agent.kill_agent()
+    assert agent.finish() == -signal.SIGKILL
+    rows = world.messages("chat")
+    assert len(rows) == 10
+    texts = [row["content"] for row in rows]
+    assert texts[0] is None
+    assert "a list" in texts[1]
+    assert texts[2].startswith("lone ") and texts[2].endswith(" surrogate")
+    assert texts[3].startswith("nul ")
+    assert "bytes" in texts[4]
+    assert "{1}" in texts[5]
+    assert "(1, 2)" in texts[6] and "three" in texts[6]
+    assert "round" in texts[7]
+    assert "<Odd>" in texts[8]
+    assert texts[9].startswith("stream") and texts[9].endswith("ed")
+    assert [problem for told in world.reports() for problem in told["problems"]] == []
+
+
+def test_two_objects_for_one_session_do_not_replace_each_others_messages(world: World) -> None:
+    agent = world.supervise(
+        """
+for text in ("one", "two"):
+    chat = session("chat")
+    chat.message("user", text)
+    chat.message("assistant", text.upper())
+ready()
+forever()
+"""
+    )
+    agent.wait_for("ready")
+    agent.kill_agent()
+    agent.finish()
+    said = [("user", "one"), ("assistant", "ONE"), ("user", "two"), ("assistant", "TWO")]
+    assert short(world.messages("chat")) == said
+
+
+def test_a_message_said_again_with_its_uid_replaces_itself(world: World) -> None:
+    agent = world.supervise(
+        """
+chat = session("chat")
+uid = chat.message("user", "draft")
+chat.message("assistant", "reply")
+chat.message("user", "final", uid=uid)
+ready()
+forever()
+"""
+    )
+    agent.wait_for("ready")
+    agent.kill_agent()
+    agent.finish()
+    assert short(world.messages("chat")) == [("user", "final"), ("assistant", "reply")]
+
+
+def test_a_tool_call_is_announced_and_answered_for_the_agent(world: World) -> None:
+    agent = world.supervise(
+        """
+chat = session("chat")
+chat.message("user", "look")
+with chat.tool("look", {"at": "it"}) as tool:
+    tool.result = {"seen": True}
+try:
+    with chat.tool("fail", "{}"):
+        raise ValueError("cannot")
+except ValueError:
+    pass
+ready()
+forever()
+"""
+    )
+    agent.wait_for("ready")
+    agent.kill_agent()
+    agent.finish()
+    rows = world.messages("chat")
+    assert [row["role"] for row in rows] == ["user", "assistant", "tool", "assistant", "tool"]
+    [call] = json.loads(rows[1]["tool_calls"])
+    assert call["function"] == {"name": "look", "arguments": '{"at": "it"}'}
+    assert rows[2]["tool_call_id"] == call["id"]
+    assert json.loads(rows[2]["content"]) == {"seen": True}
+    assert json.loads(rows[4]["content"]) == {"error": "ValueError: cannot"}
+
+
+def test_an_id_too_long_for_the_compact_form_streams_all_the_same(world: World) -> None:
+    agent = world.supervise(
+        """
+chat = session("x" * 70000)
+chat.delta("stream")
+chat.delta("ed")
+chat.delta("thought", reasoning=True)
+ready()
+forever()
+"""
+    )
+    agent.wait_for("ready")
+    agent.kill_agent()
+    agent.finish()
+    [row] = world.messages("x" * 70000)
+    assert (row["content"], row["reasoning"]) == ("streamed", "thought")
+
+
+def test_a_restarted_reply_forgets_what_was_streamed_before(world: World) -> None:
+    agent = world.supervise(
+        """
+chat = session("chat")
+chat.delta("wrong ")
+chat.delta("right ", restart=True)
+chat.delta("again")
+ready()
+forever()
+"""
+    )
+    agent.wait_for("ready")
+    agent.kill_agent()
+    agent.finish()
+    assert short(world.messages("chat")) == [("assistant", "right again")]

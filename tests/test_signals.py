@@ -1,0 +1,399 @@
+"""Each signal has one owner, and the agent hears each once (G5)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+from support import Supervised, World, alive, children, kill, until, wait_dead
+
+PASSED_ON = ["TERM", "HUP", "INT", "QUIT", "USR1", "USR2"]
+
+# Counts what it hears. SIGRTMIN is the test's own: sent to the agent alone, after everything
+# else, it is told last.
+LISTENER = """
+names = {signal.Signals[f"SIG{name}"]: name for name in "TERM HUP INT QUIT USR1 USR2".split()}
+heard = []
+for number in names:
+    def note(number, frame):
+        heard.append(number)
+        os.write(1, f"heard {names[number]}\\n".encode())  # print is not for handlers
+    signal.signal(number, note)
+def stop(number, frame):
+    os.write(1, f"in all {' '.join(names[number] for number in heard)}\\n".encode())
+    os._exit(0)
+signal.signal(signal.SIGRTMIN, stop)
+ready()
+forever()
+"""
+
+
+def listening(world: World, *options: str) -> Supervised:
+    agent = world.supervise(LISTENER, *options, start_new_session=True)
+    agent.wait_for("ready")
+    assert agent.agent
+    witness_of(agent)
+    return agent
+
+
+def witness_of(agent: Supervised) -> int:
+    """The supervisor's other child, once it is there and bears witness: then it holds two pipes
+    and nothing else."""
+    child = agent.agent
+
+    def found() -> list[int]:
+        others = [pid for pid in children(agent.pid) if pid != child]
+        return [pid for pid in others if len(os.listdir(f"/proc/{pid}/fd")) == 2]
+
+    return int(until(found, "the witness")[0])
+
+
+def all_that_was_heard(agent: Supervised) -> list[str]:
+    kill(agent.agent, signal.SIGRTMIN)
+    heard = agent.wait_for("in all").split()[2:]
+    assert agent.finish() == 0
+    return heard
+
+
+# A later signal to the supervisor alone is passed on behind every earlier one, so when it is
+# heard, whatever would have been heard twice has been.
+def nothing_is_on_its_way(agent: Supervised, other_than: str) -> str:
+    last = "USR2" if other_than != "USR2" else "USR1"
+    kill(agent.pid, signal.Signals[f"SIG{last}"])
+    agent.wait_for(f"heard {last}")
+    return last
+
+
+@pytest.mark.parametrize("name", PASSED_ON)
+def test_a_signal_to_the_supervisor_alone_is_heard_once(world: World, name: str) -> None:
+    agent = listening(world)
+    kill(agent.pid, signal.Signals[f"SIG{name}"])
+    agent.wait_for(f"heard {name}")
+    last = nothing_is_on_its_way(agent, name)
+    assert all_that_was_heard(agent) == [name, last]
+
+
+@pytest.mark.parametrize("name", PASSED_ON)
+def test_a_signal_to_the_whole_group_is_heard_once(world: World, name: str) -> None:
+    agent = listening(world)
+    os.killpg(agent.pid, signal.Signals[f"SIG{name}"])
+    agent.wait_for(f"heard {name}")
+    last = nothing_is_on_its_way(agent, name)
+    assert all_that_was_heard(agent) == [name, last]
+
+
+def test_a_signal_to_the_whole_group_is_heard_once_on_a_busy_machine(world: World) -> None:
+    """The witness may be the last to run; its answer is waited for, not a time."""
+    agent = listening(world)
+    witness = witness_of(agent)
+    os.setpriority(os.PRIO_PROCESS, witness, 19)
+    busy = [subprocess.Popen(["/bin/sh", "-c", "while :; do :; done"]) for _ in range(6)]
+    try:
+        for _ in range(5):
+            os.killpg(agent.pid, signal.SIGUSR1)
+            agent.wait_for("heard USR1")
+            nothing_is_on_its_way(agent, "USR1")
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert all_that_was_heard(agent) == ["USR1", "USR2"] * 5
+
+
+def test_every_one_of_several_in_a_row_is_passed_on(world: World) -> None:
+    agent = listening(world)
+    for _ in range(3):
+        kill(agent.pid, signal.SIGTERM)
+        agent.wait_for("heard TERM")
+    assert all_that_was_heard(agent) == ["TERM"] * 3
+
+
+def test_a_burst_to_the_whole_group_is_not_passed_on_a_second_time(world: World) -> None:
+    """The kernel may make one of several. The agent hears at most as many as were sent."""
+    agent = listening(world)
+    for _ in range(5):
+        os.killpg(agent.pid, signal.SIGUSR1)
+    nothing_is_on_its_way(agent, "USR1")
+    assert 1 <= all_that_was_heard(agent).count("USR1") <= 5
+
+
+def test_without_its_witness_the_supervisor_idles_and_still_passes_on(world: World) -> None:
+    agent = listening(world)
+    witness = witness_of(agent)
+    kill(witness)
+    until(lambda: not Path(f"/proc/{witness}").exists(), "the witness is reaped")
+    before = processor_time(agent.pid)
+    kill(agent.pid, signal.SIGTERM)
+    agent.wait_for("heard TERM")
+    # Long enough for a loop that spins on the closed pipe to be seen.
+    time.sleep(0.3)
+    assert processor_time(agent.pid) - before < 0.2
+    assert all_that_was_heard(agent) == ["TERM"]
+
+
+def processor_time(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_stopped_witness_does_not_keep_a_signal_back(world: World) -> None:
+    agent = listening(world)
+    kill(witness_of(agent), signal.SIGSTOP)
+    kill(agent.pid, signal.SIGTERM)
+    agent.wait_for("heard TERM")
+    assert all_that_was_heard(agent) == ["TERM"], "and nothing hangs at the end"
+
+
+# -- TERM, grace, and the truth about it -------------------------------------------------------
+
+
+def test_an_agent_that_ignores_term_is_killed_after_the_grace(world: World) -> None:
+    agent = world.supervise(
+        """
+signal.signal(signal.SIGTERM, lambda *_: ready("heard TERM"))
+with session("chat") as chat:
+    chat.message("user", "hello")
+    chat.delta("Hel")
+    ready()
+    forever()
+""",
+        "--grace=0.3",
+        *world.hook,
+    )
+    agent.wait_for("ready")
+    kill(agent.pid, signal.SIGTERM)
+    agent.wait_for("heard TERM")
+    assert agent.finish() == -signal.SIGKILL
+    assert [row["content"] for row in world.messages("chat")] == ["hello", "Hel"]
+    [event] = world.events()
+    assert (event["extra"]["reason"], event["extra"]["signal"]) == ("killed by SIGKILL", 9)
+    assert "killed by SIGKILL" in agent.errors.decode()
+
+
+def test_an_agent_that_ends_by_itself_on_term_is_not_called_interrupted(world: World) -> None:
+    agent = world.supervise(
+        """
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+with session("chat") as chat:
+    chat.message("user", "hello")
+    chat.message("assistant", "Hello.")
+    ready()
+    forever()
+""",
+        *world.hook,
+    )
+    agent.wait_for("ready")
+    kill(agent.pid, signal.SIGTERM)
+    assert agent.finish() == 0
+    assert agent.errors == b""
+    assert world.events() == []
+    ended = world.session("chat")
+    assert ended is not None
+    assert ended["end_reason"] != "interrupted"
+
+
+def test_an_agent_that_dies_of_term_is_recovered_and_so_do_we(world: World) -> None:
+    agent = world.supervise(
+        """
+with session("chat") as chat:
+    chat.delta("Hel")
+    ready()
+    forever()
+"""
+    )
+    agent.wait_for("ready")
+    kill(agent.pid, signal.SIGTERM)
+    assert agent.finish() == -signal.SIGTERM
+    ended = world.session("chat")
+    assert ended is not None
+    assert ended["end_reason"] == "interrupted"
+
+
+GRANDCHILD = """
+# The launcher goes and leaves the agent behind, which has a session by then.
+reading, writing = os.pipe()
+if os.fork():
+    os.read(reading, 1)
+    os._exit(5)
+def on_term(*_):
+    ready("heard TERM")
+    {then}
+signal.signal(signal.SIGTERM, on_term)
+with session("chat") as chat:
+    chat.message("user", "hello")
+    chat.delta("Hel")
+    os.write(writing, b"x")
+    ready(f"ready {{os.getpid()}}")
+    forever()
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "cause"),
+    [("os._exit(3)", "exited with code 3"), ("pass", "killed by SIGKILL")],
+    ids=["it ends", "it stays"],
+)
+def test_term_reaches_the_agent_that_its_launcher_left_behind(
+    world: World, then: str, cause: str
+) -> None:
+    agent = world.supervise(GRANDCHILD.format(then=then), "--grace=0.3", *world.hook)
+    pid = int(agent.wait_for("ready").split()[1])
+    until(lambda: parent_of(pid) == agent.pid, "the orphan is ours")
+    assert agent.process.poll() is None, "the run lasts as long as who owns a session"
+    kill(agent.pid, signal.SIGTERM)
+    agent.wait_for("heard TERM")
+    assert agent.finish() == 5, "the status is that of the command that was run"
+    [event] = world.events()
+    assert event["extra"]["reason"] == cause
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+
+
+def test_who_was_not_asked_to_end_is_asked_before_it_is_killed(world: World) -> None:
+    """TERM ends the launcher at once and never reaches what it started."""
+    agent = world.supervise(
+        """
+if os.fork():
+    forever()
+signal.signal(signal.SIGTERM, lambda *_: (ready("heard TERM"), os._exit(3)))
+with session("chat") as chat:
+    chat.delta("Hel")
+    ready(f"ready {os.getpid()}")
+    forever()
+""",
+        "--grace=0.3",
+    )
+    agent.wait_for("ready")
+    kill(agent.pid, signal.SIGTERM)
+    agent.wait_for("heard TERM")
+    assert agent.finish() == -signal.SIGTERM
+
+
+def opened_by_the_hook(gate: Path) -> TextIO:
+    """The writing end of a fifo, once the hook reads from it."""
+
+    def opened() -> int | None:
+        try:
+            return os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            return None
+
+    return os.fdopen(until(opened, "the hook runs"), "w")
+
+
+def test_signals_during_recovery_do_not_cut_it_off(world: World) -> None:
+    """The agent is gone, a hook still runs: TERM and HUP are nobody's any more."""
+    gate = world.folder / "gate"
+    os.mkfifo(gate)
+    agent = world.supervise(
+        """
+with session("chat") as chat:
+    chat.delta("Hel")
+    ready()
+    forever()
+""",
+        "--on-session-end",
+        f"/bin/sh -c 'read line < {gate}; echo $line > {world.folder}/passed'",
+        start_new_session=True,
+    )
+    agent.wait_for("ready")
+    agent.kill_agent()
+    with opened_by_the_hook(gate) as opened:
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT):
+            os.killpg(agent.pid, number)
+        opened.write("through\n")
+    assert agent.finish() == -signal.SIGKILL
+    assert (world.folder / "passed").read_text() == "through\n"
+
+
+def test_ctrl_c_during_recovery_gives_the_terminal_back_and_recovery_goes_on(world: World) -> None:
+    gate = world.folder / "gate"
+    os.mkfifo(gate)
+    agent = world.supervise(
+        """
+with session("chat") as chat:
+    chat.delta("Hel")
+    ready()
+    forever()
+""",
+        "--on-session-end",
+        f"/bin/sh -c 'read line < {gate}; echo $line > {world.folder}/passed'",
+        start_new_session=True,
+    )
+    agent.wait_for("ready")
+    agent.kill_agent()
+    with opened_by_the_hook(gate) as opened:
+        helper = next(pid for pid in children(agent.pid) if children(pid))
+        os.killpg(agent.pid, signal.SIGINT)
+        assert agent.process.wait(30) == -signal.SIGKILL
+        assert alive(helper)
+        opened.write("through\n")
+    wait_dead(helper)
+    assert (world.folder / "passed").read_text() == "through\n"
+    answer = world.call("recover", "--json")
+    assert answer.returncode == 0, answer.stderr
+    assert world.runs() == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_a_signal_that_may_not_be_passed_on_is_told_and_harms_nothing(world: World) -> None:
+    """As with `hermes-supervise sudo agent`: the agent runs as a user whom we may not signal."""
+    setpriv = shutil.which("setpriv")
+    assert setpriv is not None
+    process = subprocess.Popen(
+        [setpriv, "--bounding-set=-kill", "--inh-caps=-kill", *world.command, "--",
+         setpriv, "--reuid=12345", "--clear-groups", "/bin/sh", "-c", "echo ready; read line"],
+        env=world.env, cwd=world.folder,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"ready\n"
+        kill(process.pid, signal.SIGUSR1)
+        told = process.stderr.readline()
+        assert told == b"hermes-supervise: SIGUSR1 cannot be passed on: Operation not permitted\n"
+        process.communicate(b"go on\n", timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 0
+
+
+def test_ctrl_c_before_the_agent_is_started_ends_us_without_a_trace(world: World) -> None:
+    """While leftovers of an earlier crash are being finished."""
+    gate = world.folder / "gate"
+    os.mkfifo(gate)
+    crashed = world.supervise(
+        """
+with session("chat") as chat:
+    chat.delta("Hel")
+    ready()
+    forever()
+""",
+        "--no-adopt",
+        "--on-session-end",
+        f"/bin/sh -c 'read line < {gate}'",
+    )
+    crashed.wait_for("ready")
+    child = crashed.agent
+    journals = world.runs()[0]
+    until(lambda: any(b"Hel" in f.read_bytes() for f in journals.glob("*log")), "the journal")
+    crashed.process.kill()
+    crashed.process.wait()
+    os.kill(child, signal.SIGKILL)
+    wait_dead(child)
+    agent = world.run([sys.executable, "-c", "print('ran')"])
+    with opened_by_the_hook(gate):
+        kill(agent.pid, signal.SIGINT)
+        assert agent.process.wait(30) == -signal.SIGINT
+    assert agent.finish() == -signal.SIGINT
+    assert (agent.output, agent.errors) == (b"", b"")

@@ -1,0 +1,51 @@
+"""`make torture`, or `python -m torture`: the campaign's command line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+
+from . import campaign, judge, record
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="torture", description="Random lives, real deaths.")
+    parser.add_argument("--seed", default="", help="default: a fresh one, which is printed")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--kills", type=int, default=0, help="stop after so many")
+    parser.add_argument("--jobs", type=int, default=3 * (os.cpu_count() or 1))
+    parser.add_argument("--real", type=float, default=0.01, metavar="SHARE",
+                        help="of scenarios that go through the command line")  # fmt: skip
+    parser.add_argument("--only", metavar="SEED:NUMBER", help="this scenario alone")
+    parser.add_argument("--again", type=int, default=1, metavar="N", help="with --only: N times")
+    parser.add_argument("--folder", help="default: one in memory, if there is any")
+    parser.add_argument("--record", action="store_true", help="write docs/torture.* anew")
+    given = parser.parse_args()
+    seed = given.seed or os.urandom(4).hex()
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    folder = given.folder or tempfile.mkdtemp(prefix="hst", dir=memory)
+    wanted = campaign.Wanted(
+        seed, given.jobs, given.seconds, given.kills, given.real, folder, given.only, given.again
+    )
+    print(f"seed {seed}, {given.jobs} workers, in {folder}", flush=True)
+    total = campaign.run(wanted)
+    print(campaign.progress(total, total.seconds))
+    for who, count in sorted(total.kills.items()):
+        print(f"    {count:8} {who}")
+    counts = dict.fromkeys(judge.CATEGORIES, 0)
+    for one in total.violations:
+        counts[one["category"]] += 1
+    print(", ".join(f"{name} {count}" for name, count in counts.items()))
+    for one in total.violations:
+        print(f"\n{one['category'].upper()} in {one['seed']}, {one['text']}\nkept: {one['folder']}")
+        again = f"--only {one['seed']} --again 200 --real {given.real} --jobs {given.jobs}"
+        print(f"again: {os.path.relpath(sys.executable)} -m torture {again}")
+    if given.record:
+        record.write(record.of(wanted, total))
+    return 1 if total.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
