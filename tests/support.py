@@ -63,6 +63,13 @@ def alive(pid: int) -> bool:
     return line[line.rindex(b")") + 2 :].split()[0] not in (b"Z", b"X")
 
 
+def has_open(pid: int, path: Path) -> bool:
+    try:
+        return any(os.readlink(fd) == str(path) for fd in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return False
+
+
 def wait_dead(pid: int, deadline: float = DEADLINE) -> None:
     try:
         fd = os.pidfd_open(pid)

@@ -7,14 +7,17 @@ import os
 import re
 import sqlite3
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from hermes_supervise.supervisor.commands import table, words
 from hermes_supervise.supervisor.commands.paint import Paint
+from hermes_supervise.supervisor.commands.progress import A_MOMENT
 from hermes_supervise.supervisor.commands.table import Column, Row
-from support import Supervised, World, kill, until, wait_dead
+from support import Supervised, World, has_open, kill, until, wait_dead
 from terminals import Terminal
 
 EVIL = "\x1b]0;owned\x07\x9b2J\r\u202eevil"
@@ -33,7 +36,13 @@ forever()
 """
 
 
-def in_terminal(world: World, columns: int, *arguments: str, **env: str) -> tuple[int, str]:
+def in_terminal(
+    world: World,
+    columns: int,
+    *arguments: str,
+    meanwhile: Callable[[int], None] = lambda pid: None,
+    **env: str,
+) -> tuple[int, str]:
     """One of our commands at a real terminal: its status, and all that it sent there."""
     terminal = Terminal(columns=columns)
     known = {name: value for name, value in world.env.items() if name != "COLUMNS"}
@@ -43,6 +52,7 @@ def in_terminal(world: World, columns: int, *arguments: str, **env: str) -> tupl
             env={**known, "TERM": "xterm-256color", **env}, cwd=world.folder,
             stdin=terminal.near, stdout=terminal.near, stderr=terminal.near,
         )  # fmt: skip
+        meanwhile(process.pid)
         code = process.wait(60)
         mark = b"\r\nall of it\r\n"
         os.write(terminal.near, b"\nall of it\n")
@@ -330,26 +340,64 @@ def test_every_command_that_tells_something_has_the_same_two_options(world: Worl
 # -- the progress of a long recovery -----------------------------------------------------------
 
 
-def test_a_long_recovery_shows_how_far_it_is_on_a_terminal_only(world: World) -> None:
-    source = """
-chat = session("chat")
-for number in range(4000):
+def abandoned(world: World, messages: int) -> None:
+    agent = world.supervise(
+        f"""
+chat = session("chat of {messages}")
+for number in range({messages}):
     chat.message("user", "word " * 100)
 assert chat._link.acknowledged(60)
 ready()
 forever()
-"""
-    agent = world.supervise(source, "--no-adopt")
+""",
+        "--no-adopt",
+    )
     agent.wait_for("ready")
     agent.abandon()
-    _, raw = in_terminal(world, 80, "recover")
-    bar = "\rrecovering run 1 of 1  [\u2588\u2591]{20}  [0-9,]+ of 4,000 messages"
+
+
+@contextmanager
+def held_up(world: World) -> Iterator[Callable[[int], None]]:
+    """What recovers in here waits for a lock, for longer than what takes but a moment."""
+    lock = sqlite3.connect(world.db, isolation_level=None)
+    lock.execute("BEGIN IMMEDIATE")
+
+    def let_go(recoverer: int) -> None:
+        until(lambda: has_open(recoverer, world.db))
+        time.sleep(A_MOMENT)  # that it takes longer is what is tested
+        lock.execute("ROLLBACK")
+
+    try:
+        yield let_go
+    finally:
+        lock.close()
+
+
+def test_a_long_recovery_shows_how_far_it_is_on_a_terminal_only(world: World) -> None:
+    killed(world, 'session("earlier").message("user", "so that there is a file")')
+    abandoned(world, 1000)
+    with held_up(world) as let_go:
+        _, raw = in_terminal(world, 80, "recover", meanwhile=let_go)
+    bar = "\rrecovering run 1 of 1  [\u2588\u2591]{20}  [0-9,]+ of 1,000 messages"
     assert re.search(bar, raw)
-    assert raw.rindex("\x1b[K") < raw.index("recovered 4000 messages"), "it is gone again"
-    agent = world.supervise(source.replace("4000", "3"), "--no-adopt")
-    agent.wait_for("ready")
-    agent.abandon()
-    assert "recovering" not in in_terminal(world, 80, "recover")[1], "it took but a moment"
+    assert raw.rindex("\x1b[K") < raw.index("recovered 1000 messages"), "it is gone again"
+    abandoned(world, 900)
+    with held_up(world) as let_go:
+        recoverer = subprocess.Popen(
+            [*world.command, "recover"], env=world.env, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        let_go(recoverer.pid)
+        said, _ = recoverer.communicate(timeout=60)
+    assert "recovered 900 messages" in said and "recovering" not in said
+
+
+def test_a_short_recovery_shows_nothing_of_that(world: World) -> None:
+    abandoned(world, 3)
+    began = time.monotonic()
+    _, raw = in_terminal(world, 80, "recover")
+    assert "recovering" not in raw or time.monotonic() - began > A_MOMENT, "it took but a moment"
+    assert "recovered 3 messages" in raw
 
 
 # -- tables ------------------------------------------------------------------------------------

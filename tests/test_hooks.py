@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from hermes_supervise.supervisor.hooks import queue
 from hermes_supervise.supervisor.hooks.entry import MOST_CUT_OFF, Entry
-from support import World, alive, children, kill, until, wait_dead
+from support import World, alive, children, has_open, kill, until, wait_dead
 
 TALKS = """
 chat = session("chat", model="m")
@@ -210,13 +210,7 @@ def test_a_supervisor_that_is_left_while_it_recovers_leaves_the_hooks_to_recover
 
 
 def recoverers(pid: int, db: Path) -> list[int]:
-    def has_open(one: int) -> bool:
-        try:
-            return any(os.readlink(fd) == str(db) for fd in Path(f"/proc/{one}/fd").iterdir())
-        except OSError:
-            return False
-
-    return [one for one in children(pid) if has_open(one)]
+    return [one for one in children(pid) if has_open(one, db)]
 
 
 # -- whoever dies ----------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import pytest
 from hermes_supervise.supervisor.recovery import schema
 from hermes_supervise.supervisor.recovery.replay import Item, Session
 from hermes_supervise.supervisor.recovery.statedb import StateDb
-from support import Supervised, World, children, kill, short, until
+from support import Supervised, World, children, has_open, kill, short, until
 
 AGENT = """
 from hermes_supervise.agent_shim.sdk import connection
@@ -104,13 +104,6 @@ def abandon(world: World, source: str = AGENT) -> Path:
     start(world, source).abandon()
     [run] = world.runs()
     return run
-
-
-def has_open(pid: int, path: Path) -> bool:
-    try:
-        return any(os.readlink(fd) == str(path) for fd in Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:
-        return False
 
 
 def recoverer(agent: Supervised, path: Path) -> int:

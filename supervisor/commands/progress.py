@@ -11,7 +11,7 @@ import time
 from .paint import paint_for
 from .table import cut
 
-_A_MOMENT = 0.5
+A_MOMENT = 0.5
 _EVERY = 0.1
 _CELLS = 20
 
@@ -24,7 +24,7 @@ class Progress:
         self._run = 0
         self._done = 0
         self._paint = paint_for(sys.stderr)
-        self._next = time.monotonic() + _A_MOMENT
+        self._next = time.monotonic() + A_MOMENT
         self._shown = False
 
     def begin_run(self) -> None:
