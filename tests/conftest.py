@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,9 @@ from pathlib import Path
 import pytest
 from hermes_world import Model
 from support import World
+
+# Children inherit what is ignored: a run under nohup would otherwise have no hangup to test.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture

@@ -73,6 +73,7 @@ def chat(name, history, in_place):
     past = db.get_messages_as_conversation(name) if history else None
     agent.run_conversation(f"question of {name}", conversation_history=past)
 
+SessionDB().close()  # Hermes' own set-up of a new file fails where several threads begin it
 for name, history, in_place in json.load(open(sys.argv[1])):
     threading.Thread(target=chat, args=(name, history, in_place), daemon=True).start()
 """
