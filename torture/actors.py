@@ -2,7 +2,8 @@
 
 Never changes what the product does: a warm fork stands in for `exec` of an interpreter, for the
 agent (`os.posix_spawnp`) and for the heir (`os.execv`), and descriptors, environment and signals
-are put into the state that `exec` would have left them in.
+are put into the state that `exec` would have left them in. The command line and environment that
+/proc shows are those of the last `exec`, so an agent is known by its name there instead.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from hermes_supervise.supervisor import __main__ as door
+from hermes_supervise.supervisor import orphans, tree
 from hermes_supervise.supervisor.recovery import schema
 
 from .agent import Player
@@ -27,6 +29,7 @@ from .plan import Chapter, Scenario
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MODULE = "hermes_supervise.supervisor"
+AGENT = "agent"
 
 
 class World:
@@ -228,6 +231,8 @@ def _stand_in(world: World, agent: Callable[[], object]) -> None:
         if pid == 0:
             try:
                 _as_after_exec(env, given["setsigmask"])
+                with open("/proc/self/comm", "w") as file:
+                    file.write(AGENT)
                 agent()
             finally:
                 os._exit(96)
@@ -246,8 +251,21 @@ def _stand_in(world: World, agent: Callable[[], object]) -> None:
         finally:
             os._exit(code)
 
+    def command_line(pid: int) -> list[str]:
+        return [AGENT] if _is_agent(pid) else orphans.command_line(pid)
+
     os.posix_spawnp = spawn  # type: ignore[assignment]
     os.execv = execute  # type: ignore[assignment]
+    tree.command_line = command_line
+    tree.Tree._carries_us = lambda tree, pid: _is_agent(pid)  # type: ignore[method-assign]
+
+
+def _is_agent(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/comm") as file:
+            return file.read().strip() == AGENT
+    except OSError:
+        return False
 
 
 def cleared(chapter: Chapter, ledger: Ledger, gates: dict[tuple[int, int], int]) -> None:
