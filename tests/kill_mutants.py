@@ -89,7 +89,7 @@ MUTANTS = [
         "        applied = self._settle_all(stream, told, sessions, cause)\n",
         "        for one in sessions:\n"
         "            early = Settled(one.id, self._run.name, stream, '', 'interrupted', '', 0.0)\n"
-        "            self._queued.add(owed.at_a_death(one, told, early, cause, self.settings))\n"
+        "            self._hooks().at_a_death(one, told, early, cause)\n"
         "        applied = self._settle_all(stream, told, sessions, cause)\n",
         ("small/agent/self",),
     ),

@@ -30,9 +30,9 @@ import os, signal, sys, threading, time
 from hermes_supervise.agent_shim import session
 
 def ready(what="ready"):
-    """Tell the test where we are, by a line that it waits for."""
-    sys.stdout.write(what + "\\n")
-    sys.stdout.flush()
+    """Tell the test where we are, by a line that it waits for; also in a signal handler that
+    strikes while another such line is being written."""
+    os.write(1, what.encode() + b"\\n")
 
 def forever():
     while True:

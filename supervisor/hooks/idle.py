@@ -63,9 +63,10 @@ def look(run: Run, stream: str, limit: float) -> int:
     """Queue what is owed; says whether there are sessions that may yet become silent."""
     from ..adapters import hermes
     from ..recovery.checkpoint import checkpoint
-    from ..recovery.finish import owed_alive
+    from ..recovery.finish import settings_of
     from ..recovery.gather import gather
     from ..recovery.replay import replay
+    from .due import Due
     from .occasions import AGAIN, DONE, LEAVE_IT
 
     told = replay(gather(run.folder, stream).frames)
@@ -76,7 +77,7 @@ def look(run: Run, stream: str, limit: float) -> int:
             if session.ended is None:
                 outcome = outcome if _fell_silent(run, stream, session, limit) else AGAIN
         checkpoint(run, stream)
-    owed_alive(run, stream, told)
+    Due(run, settings_of(run)).while_it_lived(stream, told)
     return outcome
 
 

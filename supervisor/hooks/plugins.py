@@ -11,6 +11,7 @@ on_session_end.SECOND. Each is called with the event, a dict, in a process of it
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import cache
 
@@ -34,10 +35,31 @@ def found(event: str) -> list[tuple[str, list[str]]]:
 
 @cache
 def _offered() -> list[EntryPoint]:
+    if not any(map(_may_offer, sys.path)):
+        return []
     from importlib.metadata import entry_points
 
     unique = {(one.name, one.value): one for one in entry_points(group=GROUP)}
     return [unique[key] for key in sorted(unique)]
+
+
+def _may_offer(folder: str) -> bool:
+    """Whether something that is installed there speaks of us at all. With what it takes to look
+    properly, a dead agent's hooks would begin some twenty milliseconds later."""
+    try:
+        names = [name for name in os.listdir(folder or ".") if name.endswith("-info")]
+    except NotADirectoryError:
+        return True  # an archive
+    except OSError:
+        return False
+    for name in names:
+        try:
+            with open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:
+                if GROUP.encode() in file.read():
+                    return True
+        except OSError:
+            continue
+    return False
 
 
 def _words(one: EntryPoint) -> list[str]:

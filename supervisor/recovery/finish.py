@@ -24,7 +24,7 @@ from ...ipc.endpoint import sync_folder
 from .. import run as runs
 from ..adapters import hermes
 from ..cause import RESTARTED, UNSUPERVISED, Cause
-from ..hooks import idle, owed, queue
+from ..hooks import idle
 from ..watch import lives
 from . import report
 from .gather import Gathered, files_of, gather, tombstone
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from ..hooks.due import Due
 
 _FILES_TRIED = 3
 _LONG = 3  # segments
@@ -58,7 +59,7 @@ class Finisher:
         self._held = held
         self._patience = patience
         self.settings = settings_of(run)
-        self._queued = queue.Queued(run.path("hooks.jsonl"))
+        self._due: Due | None = None
         self._databases: dict[str, StateDb | Trouble] = {}
         self._replaced = 0
 
@@ -67,12 +68,12 @@ class Finisher:
         cause = told.death or Cause(at=_last_sign_of_life(found, told))
         sessions = list(told.sessions.values())
         applied = self._settle_all(stream, told, sessions, cause)
-        queued = self._queued.add(_owed_alive(self._run, stream, told, self.settings))
+        due = self._hooks()
+        queued = due.while_it_lived(stream, told)
         for session, settled in zip(sessions, applied, strict=True):
             closing = settled.outcome == "ended by the agent" and hermes.died_closing(session, told)
             if closing or settled.outcome == Outcome.INTERRUPTED.value:
-                wanted = owed.at_a_death(session, told, settled, cause, self.settings)
-                queued += self._queued.add(wanted)
+                queued += due.at_a_death(session, told, settled, cause)
             settled.hooks = [one.as_ran() for one in queued if one.session == session.id]
         troubles = _what_is_missing(found, told)
         if self.settings.get("lost"):
@@ -81,14 +82,17 @@ class Finisher:
             settled.problems += troubles
         worth_telling = [s for s in applied if s.outcome != "empty" or s.problems]
         report.append(self._run.path("report.jsonl"), worth_telling)
-        for entry in queued:
-            # Whoever ran it before there was a report could not tell what came of it.
-            now = queue.find(entry.id, entry.group)
-            if now is not None and now.attempts != entry.attempts:
-                report.note_hook(entry.run, stream, entry.session, now.as_ran())
+        due.note_what_ran(stream, queued)
         if all(settled.complete for settled in applied):
             self._retire(stream, found)
         return worth_telling
+
+    def _hooks(self) -> Due:
+        if self._due is None:
+            from ..hooks.due import Due
+
+            self._due = Due(self._run, self.settings)
+        return self._due
 
     def close(self) -> None:
         for database in self._databases.values():
@@ -319,22 +323,6 @@ def _describe(settled: Settled, applied: Applied, end: tuple[float, str] | None)
     ended_before = applied.ended_as is not None and not applied.ended_by_us
     if settled.outcome in ours and (ended_before or (end is not None and not applied.ended_by_us)):
         settled.outcome = "ended by the agent"  # it had ended the row, and never said so
-
-
-def owed_alive(run: runs.Run, stream: str, told: Told) -> None:
-    """Queue the hooks that a living agent owes."""
-    wanted = _owed_alive(run, stream, told, settings_of(run))
-    queue.Queued(run.path("hooks.jsonl")).add(wanted)
-
-
-def _owed_alive(
-    run: runs.Run, stream: str, told: Told, settings: dict[str, Any]
-) -> list[queue.Entry]:
-    def db_of(session: Session) -> str:
-        return database_of(session, told, settings)
-
-    silent = idle.noted(run, stream)
-    return owed.while_it_lived(run.name, stream, told, silent, settings, db_of)
 
 
 def _what_is_missing(found: Gathered, told: Told) -> list[str]:
