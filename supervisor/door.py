@@ -7,7 +7,6 @@ connections: it ends with its process, which is not known here.
 from __future__ import annotations
 
 import os
-import resource
 
 from ..ipc import ring
 from ..ipc.endpoint import process_start
@@ -44,8 +43,7 @@ class Door:
         comes to the door meanwhile waits: what it says must not get into a stream that is being
         finished, nor its death be known to one of the two only."""
         self.is_recovering: Callable[[], bool] = lambda: False
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._most = max(4, min(_MOST_CLIENTS, limit - _KEPT_FREE))
+        self._most = max(4, min(_MOST_CLIENTS, os.sysconf("SC_OPEN_MAX") - _KEPT_FREE))
         self.handed_on: str | None = None
         """The stream that one process may go on with after another: the watcher's."""
         self.whom: Callable[[], tuple[int, int | None]] = lambda: (0, None)

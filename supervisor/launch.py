@@ -62,7 +62,8 @@ OUT_OF_REACH = (
 def was_out_of_reach(command: list[str], sign: str) -> bool:
     """Whether a Hermes ran where the shim could not get in. `sign` is the file that the shim
     leaves once it is inside a Hermes, which need not have had anything to say."""
-    if os.environ.get(endpoint.SWITCH_VARIABLE) == "0":
+    known = os.path.basename(command[0]).startswith(("hermes", "python", "pypy"))
+    if not known or os.environ.get(endpoint.SWITCH_VARIABLE) == "0":
         return False
     from .adapters import hermes_launcher
 

@@ -16,7 +16,7 @@ import time
 
 from ..ipc import frames, records
 from ..ipc.endpoint import process_start
-from . import adoption, cause, launch
+from . import cause, launch
 from .door import Door, take_over
 from .footprint import Weights
 from .hooks.minder import Minder, see_to_what_is_left
@@ -134,6 +134,8 @@ class Supervision:
 
     def adopt(self) -> None:
         """Take over a run whose supervisor died, with the processes that still live in it."""
+        from . import adoption
+
         become_subreaper()
         self.status = 0  # whatever the child was, whoever waited for it has been told
         for name, (who, last) in adoption.survivors(self._run).items():
@@ -173,6 +175,8 @@ class Supervision:
 
     def _heir(self) -> None:
         """In the witness, when we are dead: it becomes the supervisor."""
+        from . import adoption
+
         adoption.become_supervisor(self._run.folder)
 
     def _finished(self) -> bool:
