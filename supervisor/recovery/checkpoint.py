@@ -6,7 +6,7 @@ never touches one whose agent stores it itself.
 The same replay, comparison, transaction and marker as at a death, without the end mark, and
 without taking the files away. What went in is known twice: by the marker, in the transaction
 itself, and then by the stream's `stored` file, which replay reads as if the agent had settled
-those messages. So the marker only has to hold what one transaction did, and the journal can be
+those messages. So the marker only has to hold what one checkpoint did, and the journal can be
 compacted. Cut off between the two, the next one to come finds it in the marker.
 """
 
@@ -30,10 +30,11 @@ from .stored import Stored, as_rows, records_of, said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
     from ..run import Run
+    from .reconcile import Insert
 
 # A death must not wait for long behind a checkpoint that cannot be written now, or that is long.
 PATIENCE = 2.0
@@ -56,13 +57,14 @@ def checkpoint(run: Run, stream: str) -> int:
     with Databases(run, PATIENCE) as databases:
         for session in left_to_us(told):
             try:
-                more: bool | None = True
-                while more:
-                    more = databases.of(told, session).store(stream, session, time.time())
-                    if more is not None:
-                        write_down(run, stream, told.sessions.values())
+                stored = False
+                for more in databases.of(told, session).store(stream, session, time.time()):
+                    stored = True
                     if more and time.monotonic() > deadline:
-                        outcome, more = MORE, False
+                        outcome = MORE
+                        break
+                if stored:
+                    write_down(run, stream, told.sessions.values())
             except Trouble:
                 outcome = AGAIN
     return outcome
@@ -120,7 +122,7 @@ class Databases:
 
 
 def write_down(run: Run, stream: str, sessions: Iterable[Session]) -> None:
-    """What is stored, beside the journal: the next transaction overwrites the marker."""
+    """What is stored, beside the journal: the next call of `store` overwrites the marker."""
     known = [record for session in sessions for record in records_of(session)]
     if not known:
         return
@@ -140,56 +142,72 @@ class RunningDb(StateDb):
 
     def store(
         self, stream: str, session: Session, now: float, *, recovers: bool = False
-    ) -> bool | None:
-        """Store what is complete and not there, or a good part of it: True if there is more,
-        None if nothing was to be done. If the agent is dead, what goes in is counted."""
+    ) -> Iterator[bool]:
+        """Store what is complete and not there, in steps; says after each if there are more. The
+        marker knows of all the steps of one call. If the agent is dead, what goes in is counted."""
         key = key_of(stream, session.id)
-        with self._plain_errors(), self._transaction():
-            marker = self._marker(key)
-            ends = session.idle and marker.get("ended") is None
-            if marker.get("done") or (marker.get("told") == session.heard and not ends):
-                return None
-            self._go_on_from(session, marker)
-            if not self._is_ours(session, marker):
-                return None
-            found = self._compared(stream, session, now, [], living=True)
-            inserts, rest = found.inserts[:STEP], found.inserts[STEP:]
-            if not self._exists(session.id):
-                if not inserts:
-                    return None
-                self._create(session, now)
-            numbers = {item.uid: said(item) for item in session.said_items()}
-            fresh = {
-                uid: Stored(row, *numbers.get(uid, (0, 0)), False)
-                for uid, row in found.there.items()
-            }
-            for item in session.said_items():
-                if item.outdated and item.row is not None:
-                    first, last = numbers[item.uid]
-                    known = session.stored.get(item.uid)
-                    first = known.first if known is not None else first
-                    fresh[item.uid] = Stored(item.row, first, last, True)
-            for insert in inserts:
-                row = self._insert(session.id, insert)
-                fresh[insert.uid] = Stored(row, *insert.said, True)
-            if fresh:
-                self._count(session.id)
-            before = marker
-            marker = {
-                "rows": as_rows(fresh),
-                "at": now,
-                "told": None if rest else session.heard,
-                "title": self._retitle(session, marker.get("title")),
-                "ended": self._as_the_agent_has_it(session, marker, bool(inserts)),
-            }
-            if recovers:
-                counts = Counts(**(before.get("counts") or {}))
+        fresh: dict[str, Stored] = {}
+        rest: list[Insert] | None = None
+        while rest is None or rest:
+            with self._plain_errors(), self._transaction():
+                before = self._marker(key)
+                if rest is None:
+                    rest = self._to_store(stream, session, now, before, fresh)
+                    if rest is None:
+                        return
+                inserts, rest = rest[:STEP], rest[STEP:]
                 for insert in inserts:
-                    counts.add(insert)
-                marker["counts"] = vars(counts)
-            self._mark(key, marker)
-        session.stored |= fresh
-        return bool(rest)
+                    row = self._insert(session.id, insert)
+                    fresh[insert.uid] = Stored(row, *insert.said, True)
+                marker: dict[str, Any] = {
+                    "rows": as_rows(fresh),
+                    "at": now,
+                    "told": None if rest else session.heard,
+                    "title": self._retitle(session, before.get("title")),
+                    "ended": self._as_the_agent_has_it(session, before, bool(inserts)),
+                }
+                if recovers:
+                    counts = Counts(**(before.get("counts") or {}))
+                    for insert in inserts:
+                        counts.add(insert)
+                    marker["counts"] = vars(counts)
+                elif fresh:
+                    self._count(session.id)  # of a dead agent's, once all is there
+                self._mark(key, marker)
+            session.stored |= fresh
+            yield bool(rest)
+
+    def _to_store(
+        self,
+        stream: str,
+        session: Session,
+        now: float,
+        marker: dict[str, Any],
+        fresh: dict[str, Stored],
+    ) -> list[Insert] | None:
+        """What is to be inserted into the session's row, which is there then; None: nothing is to
+        be done. What is in the file already, and not known of yet, goes into `fresh`."""
+        ends = session.idle and marker.get("ended") is None
+        if marker.get("done") or (marker.get("told") == session.heard and not ends):
+            return None
+        self._go_on_from(session, marker)
+        if not self._is_ours(session, marker):
+            return None
+        found = self._compared(stream, session, now, [], living=True)
+        if not self._exists(session.id):
+            if not found.inserts:
+                return None
+            self._create(session, now)
+        numbers = {item.uid: said(item) for item in session.said_items()}
+        for uid, row in found.there.items():
+            fresh[uid] = Stored(row, *numbers.get(uid, (0, 0)), False)
+        for item in session.said_items():
+            if item.outdated and item.row is not None:
+                first, last = numbers[item.uid]
+                known = session.stored.get(item.uid)
+                first = known.first if known is not None else first
+                fresh[item.uid] = Stored(item.row, first, last, True)
+        return found.inserts
 
     def has_ended(self, session: Session) -> bool:
         with self._plain_errors():

@@ -33,15 +33,19 @@ _OVER = 200
 
 
 def essential(
-    stream: list[tuple[int, bytes]], is_over: Callable[[Told, Session], bool] | None = None
+    stream: list[tuple[int, bytes]],
+    is_over: Callable[[Told, Session], bool] | None = None,
+    told: Told | None = None,
 ) -> list[tuple[int, bytes]]:
     """The frames that still matter, with a note on what the others had told. Pure.
 
     Of a session that the agent has ended, and whose messages are all in the database, no frame
     matters any more once `is_over` says that its end is there, too. That it ended is noted of
     the last ones: a late word must not look like one in a session that is open.
+
+    Who has replayed the stream already gives what it `told`, with what is stored by now marked.
     """
-    told = replay(stream)
+    told = told or replay(stream)
     if told.gaps or told.bad_records:
         return stream  # something is wrong already: leave the evidence alone
     if is_over is not None:
@@ -160,7 +164,13 @@ def compact(
 ) -> None:
     """Replace the closed segments up to number `upto` by one."""
     names, found = closed_part(folder, stream, upto)
-    kept = essential(found.frames, is_over)
+    put_in_place(folder, stream, names, found, essential(found.frames, is_over))
+
+
+def put_in_place(
+    folder: str, stream: str, names: list[str], found: Gathered, kept: list[tuple[int, bytes]]
+) -> None:
+    """Of the files `names`, what was `found` in them gives way to what is `kept` of it."""
     if not names or found.damaged or kept is found.frames:
         return
     new = os.path.join(folder, f"{stream}.compacting")

@@ -13,11 +13,12 @@ from __future__ import annotations
 import time
 
 from .checkpoint import Databases, left_to_us, stores_itself, write_down
-from .compact import closed_part, compact
+from .compact import closed_part, essential, put_in_place
 from .finish import is_alive
 from .gather import files_of
 from .replay import Told, replay
 from .statedb import PATIENCE
+from .stored import mark
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,22 +34,21 @@ def digest(run: Run, stream: str, patience: float = PATIENCE) -> None:
     )
     with Databases(run, patience) as databases:
         for number in numbers[:-1]:
-            _, found = closed_part(run.folder, stream, number)
+            names, found = closed_part(run.folder, stream, number)
             told = replay(found.frames)
             odd = told.gaps or told.bad_records or found.damaged
             if odd or stores_itself(told) or is_alive(told):
                 return
             _store(run, stream, told, databases)
-            del found, told
-            compact(run.folder, stream, number, databases.have_the_end_of)
+            kept = essential(found.frames, databases.have_the_end_of, told)
+            put_in_place(run.folder, stream, names, found, kept)
+            del found, told, kept
 
 
 def _store(run: Run, stream: str, told: Told, databases: Databases) -> None:
     for session in left_to_us(told):
-        more: bool | None = True
-        while more:
-            database = databases.of(told, session)
-            more = database.store(stream, session, time.time(), recovers=True)
-            if more is not None:
-                # Of this piece, and of those that it was too early to look at.
-                write_down(run, stream, [*told.sessions.values(), *told.over.values()])
+        steps = databases.of(told, session).store(stream, session, time.time(), recovers=True)
+        if list(steps):
+            mark(session)
+            # Of this piece, and of those that it was too early to look at.
+            write_down(run, stream, [*told.sessions.values(), *told.over.values()])
