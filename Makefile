@@ -51,7 +51,7 @@ test-slow: $(VENV)/.installed
 # Killed after every single operation, and again while it recovers; then broken copies of the
 # product, each of which that must catch. Some minutes; it rewrites the figures.
 sweep-kills: $(VENV)/.installed
-	$(BIN)/python tests/kill_sweep.py --json docs/sweep-kills.json
+	$(BIN)/python tests/kill_sweep.py --record
 	$(BIN)/python tests/kill_sweep.py --mutants
 
 # Every release, front end, death and moment; half an hour, and it rewrites the table.

@@ -31,6 +31,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
+import kill_record
 from kill_mutants import MUTANTS, Mutant, made
 
 HERE = Path(__file__).parent
@@ -365,6 +366,7 @@ def main() -> int:
     parser.add_argument("--point", nargs="+", help="LEG K [ROLE-K2]: this one, with its trace")
     parser.add_argument("--mutants", action="store_true", help="test the sweep itself")
     parser.add_argument("--json", type=Path, help="write what was found to this file")
+    parser.add_argument("--record", action="store_true", help="and into the docs")
     wanted = parser.parse_args()
     if wanted.mutants:
         return _mutants(wanted.root, wanted.hands)
@@ -444,8 +446,11 @@ def _sweep(package: Path, wanted: argparse.Namespace) -> int:
         told = ", ".join(f"{role} {number}" for role, number in roles.items() if number)
         print(f"operations, {name}: {told}")
     print(found.told(time.monotonic() - began))
+    record = found.as_record(counts)
     if wanted.json:
-        wanted.json.write_text(json.dumps(found.as_record(counts), indent=1, sort_keys=True) + "\n")
+        wanted.json.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    if wanted.record:
+        kill_record.write(kill_record.of(record, time.monotonic() - began))
     return 1 if found.broken else 0
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import kill_mutants
 import kill_points
+import kill_record
 import pytest
 from support import World, kill, short, wait_dead
 
@@ -194,3 +195,15 @@ def test_every_operation_of_the_product_is_counted() -> None:
             used = set(re.findall(r"\bos\.(\w+)\(", path.read_text()))
             assert used & CHANGES <= counted, f"{path.name} does what no kill point follows"
     assert all(hasattr(os, name) for name in counted)
+
+
+def test_the_page_is_the_recorded_sweep() -> None:
+    import kill_sweep
+
+    page = kill_record.PAGE.read_text()
+    told = json.loads(kill_record.RECORD.read_text())
+    assert page.count(kill_record.BEGIN) == page.count(kill_record.END) == 1
+    assert kill_record.replaced(page, told) == page, "`make sweep-kills` makes both"
+    assert told["violations"] == []
+    once = {leg for leg in told["points"] if not leg.endswith(" twice")}
+    assert once == set(kill_sweep.BY_NAME), "all of it, as it is now"
