@@ -1,5 +1,6 @@
 """Classes that are mostly fields, in the notation of `dataclasses` and without importing it:
-that import, and the code it makes for each class, takes longer than a whole recovery.
+that import, and the code it makes for each class, takes longer than a whole recovery. Only a class
+that many objects are made of gets code of its own, which then makes them faster.
 
 Never more than is needed here: fields in order, defaults, equality, a repr, a copy.
 """
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from dataclasses import asdict, dataclass, field, replace
 else:
     _NOT_GIVEN = object()
+    _FEW = 50
 
     class field:
         """A default that is made anew for every object."""
@@ -20,11 +22,41 @@ else:
 
     def dataclass(cls):
         names = tuple(cls.__annotations__)
-        words, lines, known = ["self"], [], {"_NOT_GIVEN": _NOT_GIVEN}
-        for name in names:
-            default = cls.__dict__.get(name, _NOT_GIVEN)
+        defaults = {name: cls.__dict__[name] for name in names if name in cls.__dict__}
+        for name, default in defaults.items():
             if isinstance(default, field):
                 delattr(cls, name)
+        made = 0
+
+        def __init__(self, *args, **named):
+            nonlocal made
+            made += 1
+            given = dict(zip(names, args, strict=False)) | named
+            absent = [name for name in names if name not in given]
+            proper = len(given) == len(args) + len(named) and len(given) + len(absent) == len(names)
+            if made > _FEW or not proper or any(name not in defaults for name in absent):
+                compiled = _compiled(names, defaults)
+                compiled.__qualname__ = f"{cls.__qualname__}.__init__"
+                if made > _FEW:
+                    cls.__init__ = compiled
+                compiled(self, *args, **named)
+                return
+            for name in names:
+                value = given[name] if name in given else defaults[name]
+                made_anew = name not in given and isinstance(value, field)
+                self.__dict__[name] = value.make() if made_anew else value
+
+        cls.__init__ = __init__
+        cls._fields = names
+        cls.__eq__, cls.__hash__, cls.__repr__ = _equal, None, _shown
+        return cls
+
+    def _compiled(names, defaults):
+        """Also what says what is wrong with what it is given."""
+        words, lines, known = ["self"], [], {"_NOT_GIVEN": _NOT_GIVEN}
+        for name in names:
+            default = defaults.get(name, _NOT_GIVEN)
+            if isinstance(default, field):
                 known[f"make_{name}"] = default.make
                 words.append(f"{name}=_NOT_GIVEN")
                 given = f"make_{name}() if {name} is _NOT_GIVEN else {name}"
@@ -34,11 +66,7 @@ else:
                 given = name
             lines.append(f"\n    self.{name} = {given}")
         exec(f"def __init__({', '.join(words)}):{''.join(lines)}", known)
-        cls.__init__ = known["__init__"]
-        cls.__init__.__qualname__ = f"{cls.__qualname__}.__init__"
-        cls._fields = names
-        cls.__eq__, cls.__hash__, cls.__repr__ = _equal, None, _shown
-        return cls
+        return known["__init__"]
 
     def _equal(self, other):
         if other.__class__ is not self.__class__:
