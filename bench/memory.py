@@ -60,7 +60,8 @@ def measure(quick: bool) -> dict[str, Any]:
             "Of all processes but the child, which is a static program asleep. Ours are two: the "
             "supervisor and the witness, which is a fork of it. Those that exec away hold nothing "
             "and are not listed. With a copy of libpython of their own, so that interpreters "
-            "elsewhere on the machine do not take a share of the PSS.",
+            "elsewhere on the machine do not take a share of the PSS. The process that now and "
+            "then stores what was said, or compacts the journal, is not in it: it is gone again.",
         ],
     }
 
@@ -109,7 +110,7 @@ def _streamed(world: ground.World, deltas: int) -> tuple[dict[str, float], dict[
         for _ in range(3):
             with open(told) as file:
                 agent = int(file.read())
-            procfs.settled(process.pid)
+            procfs.until(lambda: _only_they_are_left(process.pid))
             seen.append(_sum(one for one in procfs.tree(process.pid) if one != agent) or {})
             go.write_text("go")
     finally:
@@ -117,6 +118,12 @@ def _streamed(world: ground.World, deltas: int) -> tuple[dict[str, float], dict[
     before, half, after = seen
     after["grown"] = after["pss"] - half["pss"]
     return before, after, deltas
+
+
+def _only_they_are_left(pid: int) -> bool:
+    """Supervisor, witness and agent: what stores and compacts comes and goes."""
+    procfs.settled(pid)
+    return len(procfs.tree(pid)) == 3
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
