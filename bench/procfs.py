@@ -11,11 +11,11 @@ def tree(pid: int) -> list[int]:
     """A process and all below it that live."""
     found = [pid]
     for parent in found:
-        for task in Path(f"/proc/{parent}/task").glob("*/children"):
-            try:
+        try:
+            for task in Path(f"/proc/{parent}/task").glob("*/children"):
                 found += [int(word) for word in task.read_text().split()]
-            except OSError:
-                continue
+        except OSError:
+            continue  # gone while we looked
     return found
 
 
