@@ -97,11 +97,11 @@ def child_of(pid: int, nth: int = 0) -> int:
 def children(pid: int) -> list[int]:
     """Children of any thread, oldest first."""
     found = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
+    try:
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
             found += [int(word) for word in task.read_text().split()]
-        except (FileNotFoundError, ProcessLookupError):
-            continue
+    except (FileNotFoundError, ProcessLookupError):
+        pass  # gone while we looked
     return sorted(found)
 
 
