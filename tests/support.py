@@ -98,10 +98,14 @@ def children(pid: int) -> list[int]:
     """Children of any thread, oldest first."""
     found = []
     try:
-        for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            found += [int(word) for word in task.read_text().split()]
+        tasks = list(Path(f"/proc/{pid}/task").glob("*/children"))
     except (FileNotFoundError, ProcessLookupError):
-        pass  # gone while we looked
+        return []  # gone while we looked
+    for task in tasks:
+        try:
+            found += [int(word) for word in task.read_text().split()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
     return sorted(found)
 
 
