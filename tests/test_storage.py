@@ -190,7 +190,9 @@ def test_a_file_that_is_put_in_its_place_while_we_wait_is_the_one_that_is_writte
     with holding(world.db) as other:
         other.do("BEGIN IMMEDIATE")
         waiting = subprocess.Popen([*world.command, "recover"], env=world.env)
-        until(lambda: has_open(waiting.pid, world.db), "the recoverer at the database")
+        # Not before it has the WAL: one that it made anew would be taken for the new file's.
+        shared = Path(f"{world.db}-shm")
+        until(lambda: has_open(waiting.pid, shared), "the recoverer waits for the lock")
         put_in_place(world, new)
         other.do("COMMIT")
         assert waiting.wait(30) == 0
