@@ -66,14 +66,15 @@ def _holder(session: str, db: str, own: str = "") -> str | None:
         return None
     from .recovery.finish import open_in_another_run, settings_of
 
-    if (found := open_in_another_run(own, session, db)) is not None:
-        return _described(found, settings_of(found))
+    # Who has not spoken yet is looked for first: it may speak between the two looks, and who has
+    # spoken is seen by the second.
     for folder in others:
         other = runs.Run(folder, -1)
         about = settings_of(other)
         if about.get("db") == db and _is_about_to_open(other, about, session):
             return _described(other, about)
-    return None
+    found = open_in_another_run(own, session, db)
+    return _described(found, settings_of(found)) if found is not None else None
 
 
 def _is_about_to_open(other: Run, about: dict[str, Any], session: str) -> bool:
