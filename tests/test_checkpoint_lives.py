@@ -20,6 +20,7 @@ from hermes_supervise.supervisor.recovery.checkpoint import RunningDb, checkpoin
 from hermes_supervise.supervisor.recovery.compact import essential
 from hermes_supervise.supervisor.recovery.gather import gather
 from hermes_supervise.supervisor.recovery.replay import replay
+from hermes_supervise.supervisor.recovery.statedb import key_of
 from hermes_supervise.supervisor.recovery.stored import mark, records_of
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -261,3 +262,21 @@ def test_killed_at_any_of_its_operations_the_file_ends_up_the_same(
         if whole:
             break
     assert last > 50, "it was killed at many"
+
+
+def test_cut_off_twice_before_it_is_written_down_the_marker_still_knows_every_row(
+    database: RunningDb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hermes_supervise.supervisor.recovery.checkpoint.STEP", 1)
+    agent = Agent(orderly=True)
+    for word in ("one", "two", "three"):
+        agent.play(("user", 0, 0, word))
+    file = File(database)
+    for times in (1, 2):
+        [session] = replay(agent.frames).sessions.values()
+        next(file.db.store(STREAM, session, 1.0))
+        marker = file.db._marker(key_of(STREAM, session.id))
+        known = {row for _, row, *_ in marker["rows"]}
+        query = "SELECT id FROM messages WHERE session_id = ?"
+        assert known == {row for (row,) in database._db.execute(query, (session.id,))}
+        assert len(known) == times

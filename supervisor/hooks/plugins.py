@@ -47,7 +47,7 @@ def _may_offer(folder: str) -> bool:
     """Whether something that is installed there speaks of us at all. With what it takes to look
     properly, a dead agent's hooks would begin some twenty milliseconds later."""
     try:
-        names = [name for name in os.listdir(folder or ".") if name.endswith("-info")]
+        names = [name for name in os.listdir(folder or ".") if name.lower().endswith("-info")]
     except NotADirectoryError:
         return True  # an archive
     except OSError:

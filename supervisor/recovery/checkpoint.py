@@ -26,7 +26,7 @@ from .gather import gather, stored_name
 from .reconcile import Counts
 from .replay import Session, Told, replay
 from .statedb import STEP, StateDb, Trouble, key_of
-from .stored import Stored, as_rows, records_of, said
+from .stored import Stored, as_rows, from_rows, records_of, said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -186,13 +186,20 @@ class RunningDb(StateDb):
         fresh: dict[str, Stored],
     ) -> list[Insert] | None:
         """What is to be inserted into the session's row, which is there then; None: nothing is to
-        be done. What is in the file already, and not known of yet, goes into `fresh`."""
+        be done. What is in the file already, and not written down yet, goes into `fresh`."""
         ends = session.idle and marker.get("ended") is None
         if marker.get("done") or (marker.get("told") == session.heard and not ends):
             return None
+        # Of a call that was cut off only the marker knows, which is about to be overwritten.
+        unwritten = {
+            uid: one
+            for uid, one in from_rows(marker.get("rows") or []).items()
+            if session.stored.get(uid) != one
+        }
         self._go_on_from(session, marker)
         if not self._is_ours(session, marker):
             return None
+        fresh |= unwritten
         found = self._compared(stream, session, now, [], living=True)
         if not self._exists(session.id):
             if not found.inserts:
