@@ -45,7 +45,9 @@ if TYPE_CHECKING:
 # The longest a call may wait for room in the buffer, in seconds.
 PATIENCE = 0.004
 KEPT = 4 * 1024 * 1024
+# Acknowledgements are read when so many calls, or bytes, may have one.
 ACKS_EVERY = 16
+_MANY = 32 * 1024
 # How long, and how many bytes, may lie in the ring alone. The supervisor looks
 # into the ring for longer than this after it last heard from us (`Door`), so that they are on
 # disk as soon as everything else is.
@@ -58,6 +60,8 @@ BUFFER = 1024 * 1024
 RETRY_FIRST = 0.05
 RETRY_LAST = 2.0
 _ANSWERS = 16 * 1024
+# How long to stay awake for an answer that the agent has asked to wait for.
+_AWAKE = 0.0002
 # The agent may have given SIGPIPE its deadly default back (Linux' MSG_NOSIGNAL).
 _NO_SIGNAL = 0x4000 if sys.platform == "linux" else 0
 
@@ -89,7 +93,8 @@ class Link:
         self._owed: bytes | memoryview = b""  # the rest of a frame the buffer took a part of
         self._deadline = 0.0
         self._stalled = False
-        self._unacked: deque[tuple[int, bytes]] = deque()
+        # Frames, which carry their numbers: pairs would have the agent's garbage collector come.
+        self._unacked: deque[bytes] = deque()
         self._unacked_bytes = 0
         self._since_acks = 0
         self._safe = 0  # everything numbered up to this is acknowledged, or in the spool
@@ -133,7 +138,7 @@ class Link:
                     # Asked here, where no signal handler can send it meanwhile.
                     alone = len(self._waiting) == 1
                     if alone and ring.put(seq, frame, self._safe):
-                        self._unacked.append((seq, frame))
+                        self._unacked.append(frame)
                         self._next = seq + 1
                         self._waiting.popleft()
                         self._unacked_bytes += len(frame)
@@ -154,7 +159,6 @@ class Link:
             left = deadline - time.monotonic()
             if line is None or left <= 0:
                 return False
-            # Most often it is still under way: to look first would be to look in vain.
             _wait(line, reading=True, seconds=left)
             self._alone(self._read_acks)
         return self._greeted and self._spool.lasts()
@@ -190,10 +194,10 @@ class Link:
         """An exception cut the last call off, anywhere. Keep the records, renew the line."""
         self._hang_up()
         self._retry_at = 0.0
-        if self._unacked and self._unacked[-1][0] == self._next:
+        if self._unacked and frames.number_of(self._unacked[-1]) == self._next:
             self._next += 1
             self._waiting.popleft()
-        self._unacked_bytes = sum(len(frame) for _, frame in self._unacked)
+        self._unacked_bytes = sum(map(len, self._unacked))
         # Perhaps it was about to write there: the next call begins another, with all of these.
         self._drop_ring()
 
@@ -210,7 +214,7 @@ class Link:
                 self._waiting.popleft()
                 continue
             # Remembered, then counted, then taken: `_mend` knows where it was cut off.
-            self._unacked.append((seq, frame))
+            self._unacked.append(frame)
             self._next = seq + 1
             self._waiting.popleft()
             self._unacked_bytes += len(frame)
@@ -244,7 +248,8 @@ class Link:
 
             hello = frames.encode(frames.HANDSHAKE, self._hello())
             ring = Ring(self._spool_folder, self.stream, hello, half)
-            if not all(ring.put(*known, self._safe) for known in self._unacked):
+            kept = (ring.put(frames.number_of(frame), frame, self._safe) for frame in self._unacked)
+            if not all(kept):
                 ring.withdraw()
                 return False
             ring.publish()
@@ -266,17 +271,17 @@ class Link:
         """Put on the line what is not on it yet; what cannot be goes into the spool."""
         last = self._next - 1
         self._since_acks += 1
-        if self._since_acks >= ACKS_EVERY:
+        if self._since_acks >= ACKS_EVERY or self._unacked_bytes >= _MANY:
             self._read_acks()
         if self._socket is None and not self._connect():
             told = False
         elif self._on_line >= last:
             told = True
         elif self._on_line == last - 1:
-            told = self._transmit(last, self._unacked[-1][1])
+            told = self._transmit(last, self._unacked[-1])
         else:
             # What lay in the ring, or all of it on a new line.
-            owed = [frame for seq, frame in self._unacked if seq > self._on_line]
+            owed = list(self._unacked)[self._on_line - last :]
             told = self._transmit(last, b"".join(owed))
         self._lying = 0
         self._speak_at = time.monotonic() + QUIET
@@ -399,10 +404,15 @@ class Link:
             for seq, _ in answers:
                 self._retry_wait = RETRY_FIRST
                 self._safe = max(self._safe, seq)
-                while self._unacked and self._unacked[0][0] <= seq:
-                    self._unacked_bytes -= len(self._unacked.popleft()[1])
+                self._forget_up_to(seq)
             if len(data) < _ANSWERS:
                 return  # to ask once more would most often be to be told that there is nothing
+
+    def _forget_up_to(self, seq: int) -> None:
+        # They are numbered one after the other.
+        known = seq + 1 - frames.number_of(self._unacked[0]) if self._unacked else 0
+        for _ in range(min(known, len(self._unacked))):
+            self._unacked_bytes -= len(self._unacked.popleft())
 
     def _hang_up(self) -> None:
         line, self._socket = self._socket, None
@@ -425,12 +435,12 @@ class Link:
             if not self._spool.open:
                 self._spool.begin(frames.encode(frames.HANDSHAKE, self._hello()))
                 self._greeted = True
-            self._spool.append(b"".join([frame for _, frame in self._unacked]))
+            self._spool.append(b"".join(self._unacked))
         except OSError as error:
             if is_the_agents(error):
                 raise
             while self._unacked_bytes > KEPT:
-                self._unacked_bytes -= len(self._unacked.popleft()[1])
+                self._unacked_bytes -= len(self._unacked.popleft())
             return
         self._unacked.clear()
         self._unacked_bytes = 0
@@ -466,6 +476,13 @@ def _wait(line: Socket, *, reading: bool, seconds: float) -> None:
     poller = select.poll()
     poller.register(line, select.POLLIN if reading else select.POLLOUT)
     try:
+        if reading:
+            # An answer is there sooner than a processor that went to sleep would be back.
+            until = time.monotonic() + min(seconds, _AWAKE)
+            while not (ready := poller.poll(0)) and time.monotonic() < until:
+                os.sched_yield()
+            if ready:
+                return
         poller.poll(max(1, int(seconds * 1000)))
     except (OSError, ValueError) as error:
         if is_the_agents(error):

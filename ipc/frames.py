@@ -56,6 +56,10 @@ def payload_of(frame: bytes) -> bytes:
     return frame[HEADER.size :]
 
 
+def number_of(frame: bytes) -> int:
+    return int.from_bytes(frame[8:16], "little")
+
+
 class Decoder:
     """Turns bytes, however they were cut, into `(seq, frame)` pairs.
 

@@ -19,6 +19,10 @@ from zlib import crc32
 
 from . import frames
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 HEAD = 16 * 1024
 LARGEST_HALF = 2 * 1024 * 1024
 LARGEST = HEAD + 2 * LARGEST_HALF
@@ -30,37 +34,73 @@ def name_of(stream: str) -> str:
 
 def hello_in(data: bytes) -> bytes | None:
     """The frame that says who speaks."""
-    found = _frames_from(data, 0, HEAD, -1)
+    found, _, _ = _run(data[:HEAD], -1, -1)
     return found[0][1] if found and found[0][0] == frames.HANDSHAKE else None
+
+
+def halves(size: int) -> list[Half]:
+    """Those of a file of this size, of which nothing has been read yet."""
+    half = (size - HEAD) // 2
+    return [Half(HEAD, half), Half(HEAD + half, half)] if half > 0 else []
 
 
 def frames_after(data: bytes, last: int) -> list[tuple[int, bytes]]:
     """The frames with a higher number than `last`, in order, of a ring that may be in use."""
-    half = (len(data) - HEAD) // 2
-    if half <= 0:
-        return []
-    found = _frames_from(data, HEAD, HEAD + half, last)
-    found += _frames_from(data, HEAD + half, HEAD + 2 * half, last)
-    found.sort()
-    return found
+
+    def read(place: int, size: int) -> bytes:
+        return data[place : place + size]  # whose end a loss of power may have taken
+
+    return sorted(pair for half in halves(len(data)) for pair in half.frames_after(last, read))
 
 
-def _frames_from(data: bytes, position: int, end: int, last: int) -> list[tuple[int, bytes]]:
+class Half:
+    """One half of a ring in use: each look passes over what was known at the one before it."""
+
+    __slots__ = ("_begins_with", "_end", "_newest", "_place", "_start")
+
+    def __init__(self, start: int, size: int) -> None:
+        self._start = self._place = start
+        self._end = start + size
+        self._begins_with = b""
+        self._newest = -1
+
+    def frames_after(self, last: int, read: Callable[[int, int], bytes]) -> list[tuple[int, bytes]]:
+        """What is in it and numbered higher than `last`, which never goes back."""
+        head = read(self._start, frames.HEADER.size)
+        if head != self._begins_with:
+            # Another frame than before: it is being filled anew.
+            self._begins_with = head
+            self._place, self._newest = self._start, -1
+        elif self._place > self._start:
+            head = read(self._place, min(frames.HEADER.size, self._end - self._place))
+        if not head.startswith(frames.MAGIC):
+            return []
+        data = read(self._place, self._end - self._place)
+        found, known, self._newest = _run(data, last, self._newest)
+        self._place += known
+        return found
+
+
+def _run(data: bytes, last: int, newest: int) -> tuple[list[tuple[int, bytes]], int, int]:
+    """The frames that `data` begins with, each numbered higher than the one before it: those
+    behind `last`; where those end that are not; and what the last of these is numbered."""
     found: list[tuple[int, bytes]] = []
     size = frames.HEADER.size
-    newest = -1
-    end = min(end, len(data))  # whose end a loss of power may have taken
+    position, end = 0, len(data)
+    known, newest_known = 0, newest
     while position + size <= end:
         magic, length, seq, check = frames.HEADER.unpack_from(data, position)
         stop = position + size + length
         if magic != frames.MAGIC or stop > end or seq <= newest:
             break
         if seq > last:
-            # What is known already need not be checked again.
             covered = crc32(data[position + 4 : position + 16])
             if crc32(data[position + size : stop], covered) != check:
                 break
             found.append((seq, data[position:stop]))
+        else:
+            # Handed over already: it need not be checked again.
+            known, newest_known = stop, seq
         newest = seq
         position = stop
-    return found
+    return found, known, newest_known

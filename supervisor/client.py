@@ -15,6 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
 
+    from .ringview import RingView
+
 _READ = 128 * 1024
 # How long a stream of records may lie in the socket's buffer, where its sender's death cannot
 # harm it, before it is read in one go. The buffer holds some 500 deltas, or 90 messages of 2 KB:
@@ -47,6 +49,7 @@ class Stream:
         """A new conversation may have taken the place of another."""
         self.looks = LOOKS
         """How often to look into its ring, if nothing new is there meanwhile."""
+        self.view: RingView | None = None
         self.compacted = 0
         """The segment up to which older ones were last put together."""
 

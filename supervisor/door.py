@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import os
 
-from ..ipc import ring
 from ..ipc.endpoint import process_start
 from . import run as runs
 from .client import LOOKS, REST, Client, Refused, Stream, seen_by_kernel
 from .journal import Journal
+from .ringview import RingView
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -233,12 +233,12 @@ class Door:
     def _look_into_ring(self, stream: Stream) -> None:
         """Write down what its process has said, and not sent yet because more is to follow."""
         stream.looks -= 1
+        stream.view = stream.view or RingView(self._folder, stream.name)
         try:
-            data = _read(os.path.join(self._folder, ring.name_of(stream.name)))
+            found = stream.view.frames_after(stream.last)
         except OSError:
             stream.looks = 0  # it has none
             return
-        found = ring.frames_after(data, stream.last)
         # From the first gap on it has gone another way: into the spool, or onto the line.
         following = [pair for n, pair in enumerate(found, stream.last + 1) if pair[0] == n]
         if following:
@@ -258,12 +258,6 @@ def take_over(door: Door, folder: str, name: str, who: tuple[int, int | None], l
     stream = door.open_stream(name, pid, said, after=max(numbers, default=0))
     stream.last = last
     door.tend(stream)
-
-
-def _read(path: str) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with open(fd, "rb", buffering=0) as file:
-        return file.read(ring.LARGEST) or b""
 
 
 def _is_segment(file: str, stream: str) -> bool:

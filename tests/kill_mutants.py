@@ -128,8 +128,8 @@ MUTANTS = [
     Mutant(
         "only the newest record goes into the spool",
         "agent_shim/link.py",
-        'b"".join([frame for _, frame in self._unacked])',
-        "self._unacked[-1][1]",
+        'b"".join(self._unacked)',
+        "self._unacked[-1]",
         ("ringless-paced/supervisor/self",),
     ),
     Mutant(

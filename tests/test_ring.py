@@ -16,6 +16,7 @@ import pytest
 from hermes_supervise.agent_shim.link import Link
 from hermes_supervise.agent_shim.ring import Ring, _keeps_blocks
 from hermes_supervise.ipc import frames, records, ring
+from hermes_supervise.supervisor.ringview import RingView
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import Supervised, World, alive, kill, short, until, wait_dead
@@ -82,6 +83,7 @@ def test_whatever_is_not_acknowledged_is_there_at_every_moment(
         path = Path(folder, ring.name_of(STREAM))
         unacked: dict[int, bytes] = {}
         safe = 0
+        view = RingView(folder, STREAM)
         for seq, (length, lag) in enumerate(said, 1):
             frame = frames.encode(seq, b"t" + os.urandom(length))
             if not held.put(seq, frame, safe):
@@ -92,6 +94,8 @@ def test_whatever_is_not_acknowledged_is_there_at_every_moment(
             found = dict(ring.frames_after(data, 0))
             assert unacked.items() <= found.items()
             assert dict(ring.frames_after(data, safe)) == unacked
+            if lag % 3:
+                assert dict(view.frames_after(safe)) == unacked, "also one that looks now and then"
             place = data.index(frame)
             torn = data[: place + torn_at] + bytes(len(data))[place + torn_at :]
             rest = ring.frames_after(torn if torn_at < len(frame) else data, safe)

@@ -23,6 +23,15 @@ def cpu():
         return int(file.read().split()[0]) / 1e3
 
 
+def cpu_at_rest():
+    """What it still has to read, to look for and to sync a second later belongs to this part."""
+    before = None
+    while (now := cpu()) != before:
+        before = now
+        time.sleep(1.2)
+    return now
+
+
 def tenths(steps):
     """Time each of ten parts of the work: µs a record, here and in the supervisor."""
     agent, supervisor = [], []
@@ -30,8 +39,7 @@ def tenths(steps):
         start, burnt = time.perf_counter_ns(), cpu()
         records = step()
         agent.append((time.perf_counter_ns() - start) / 1e3 / records)
-        time.sleep(0.2)  # what the supervisor still has to read belongs to this part
-        supervisor.append((cpu() - burnt) / records)
+        supervisor.append((cpu_at_rest() - burnt) / records)
     return {"agent": [agent[0], agent[-1]], "supervisor": [supervisor[0], supervisor[-1]]}
 
 
