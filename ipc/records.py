@@ -21,11 +21,7 @@ a newer shim and the other way round. `VERSION` moves only when that no longer s
 
 from __future__ import annotations
 
-from . import frames
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from . import frames, jsontext
 
 VERSION = 1
 OLDEST = 1
@@ -39,9 +35,6 @@ _LONG, _KEPT, _MARKER = 1024, 256, 96
 
 class BadRecord(ValueError):
     """A payload that is not a record, or one without what its kind needs."""
-
-
-_encoders: list[Callable[[object], bytes]] = []
 
 
 def pack(record: dict[str, object]) -> bytes:
@@ -60,25 +53,8 @@ def _pack_long(record: dict[str, object], text: str) -> bytes:
 
 
 def _as_json(record: dict[str, object]) -> bytes:
-    if not _encoders:
-        _encoders.append(_encoder())
-    return _encoders[0](record)
-
-
-def _encoder() -> Callable[[object], bytes]:
-    """What `json.dumps` makes anew for every call, which takes longer than many a record."""
-    import json.encoder
-
     # ASCII escapes carry lone surrogates, which UTF-8 refuses.
-    separators = (",", ":")
-    make = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:
-        slow = json.JSONEncoder(separators=separators, default=repr).encode
-        return lambda record: slow(record).encode("ascii")
-    escaped = json.encoder.encode_basestring_ascii
-    # No memory of what it is inside of: a cycle ends as RecursionError.
-    pieces = make(None, repr, escaped, None, ":", ",", False, False, True)
-    return lambda record: "".join(pieces(record, 0)).encode("ascii")
+    return jsontext.compact(record).encode("ascii")
 
 
 def pack_delta(session: str, text: str, *, reasoning: bool = False) -> bytes:
@@ -95,10 +71,8 @@ def unpack(payload: bytes) -> dict[str, object]:
         return _unpack_long(payload)
     if first != b"{":
         raise BadRecord("the payload is neither a JSON object nor a delta")
-    import json
-
     try:
-        record = json.loads(payload.decode("utf-8", "surrogatepass"))
+        record = jsontext.loads(payload.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise BadRecord(f"the payload is not JSON: {type(error).__name__}") from error
     if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
@@ -138,11 +112,9 @@ def fit(record: dict[str, object], limit: int = frames.LIMIT) -> bytes:
     payload = pack(record)
     if len(payload) <= limit or (payload := _fit_long(payload, limit)):
         return payload
-    import json
-
     # As the other end will read it: what is no text by itself has become one.
     payload = _as_json(record)
-    told = json.loads(payload)
+    told = jsontext.loads(payload.decode("ascii"))
     excess = len(payload) - limit
     longest: int | None = _LONG
     while longest is not None and longest > _KEPT:
@@ -196,16 +168,10 @@ def _longest_that_fits(record: dict[str, object], excess: int) -> int | None:
 def _sizes(value: object) -> list[int]:
     """How many bytes each text in `value` takes."""
     if isinstance(value, str):
-        return [len(_packed(value))]
+        return [len(jsontext.quoted(value))]
     if isinstance(value, dict):
         value = list(value.values())
     return [size for item in value for size in _sizes(item)] if isinstance(value, list) else []
-
-
-def _packed(text: str) -> str:
-    from json.encoder import encode_basestring_ascii
-
-    return encode_basestring_ascii(text)
 
 
 def _cut(value: object, longest: int) -> object:
@@ -213,7 +179,7 @@ def _cut(value: object, longest: int) -> object:
         return {key: _cut(item, longest) for key, item in value.items()}
     if isinstance(value, list):
         return [_cut(item, longest) for item in value]
-    size = len(_packed(value)) if isinstance(value, str) else 0
+    size = len(jsontext.quoted(value)) if isinstance(value, str) else 0
     if not isinstance(value, str) or size < _LONG or size <= longest:
         return value
     # Escapes are up to twelve bytes long. Where they are not spread evenly, more has to go.

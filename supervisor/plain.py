@@ -1,8 +1,10 @@
-"""Classes that are mostly fields, in the notation of `dataclasses` and without importing it:
-that import, and the code it makes for each class, takes longer than a whole recovery. Only a class
-that many objects are made of gets code of its own, which then makes them faster.
+"""Classes that are mostly fields, and names that stand for themselves, in the notation of
+`dataclasses` and `enum` and without importing them: that, and the code made for each class, takes
+longer than a whole recovery. Only a class that many objects are made of gets code of its own, which
+then makes them faster.
 
-Never more than is needed here: fields in order, defaults, equality, a repr, a copy.
+Never more than is needed here: fields in order, defaults, equality, a repr, a copy; members with
+a name and a value, in order.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dataclasses import asdict, dataclass, field, replace
+    from enum import Enum
 else:
     _NOT_GIVEN = object()
     _FEW = 50
@@ -87,5 +90,26 @@ else:
             return {key: asdict(item) for key, item in value.items()}
         return [asdict(item) for item in value] if isinstance(value, list | tuple) else value
 
+    class _Members(type):
+        def __new__(kind, name, bases, said):
+            made = super().__new__(
+                kind, name, bases, {k: v for k, v in said.items() if k[0] == "_"}
+            )
+            made._members = []
+            for key, value in said.items():
+                if key[0] != "_":
+                    member = made()
+                    member.name, member.value = key, value
+                    setattr(made, key, member)
+                    made._members.append(member)
+            return made
 
-__all__ = ["asdict", "dataclass", "field", "replace"]
+        def __iter__(cls):
+            return iter(cls._members)
+
+    class Enum(metaclass=_Members):
+        def __repr__(self):
+            return f"{self.__class__.__qualname__}.{self.name}"
+
+
+__all__ = ["Enum", "asdict", "dataclass", "field", "replace"]

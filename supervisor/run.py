@@ -19,7 +19,7 @@ import fcntl
 import os
 import time
 
-from ..ipc import endpoint
+from ..ipc import endpoint, jsontext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def create(about: dict[str, object]) -> Run:
         lock = _lock(folder)
     described = {"boot": boot_id(), "started": time.time(), **about}
     with open(os.path.join(folder, "run.json"), "w", opener=_private) as file:
-        file.write(_as_json(described))
+        file.write(jsontext.compact(described))
     run = Run(folder, lock)
     run.watcher = str(about["watcher"]) if "watcher" in about else None
     return run
@@ -261,19 +261,3 @@ def _lock(folder: str, *, wait: bool = False) -> int | None:
 
 def _private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
-
-
-def _as_json(value: object) -> str:
-    """JSON without importing json, which would cost more than all the rest of a launch."""
-    from _json import encode_basestring_ascii as quoted
-
-    if isinstance(value, dict):
-        inner = ",".join(f"{quoted(str(key))}:{_as_json(item)}" for key, item in value.items())
-        return "{" + inner + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_as_json, value)) + "]"
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, int | float):
-        return repr(value)
-    return quoted(str(value))

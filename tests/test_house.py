@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -27,12 +28,13 @@ MAY_IMPORT = {
 # Pure cores: no module that could touch the world.
 PURE = {
     "ipc/frames.py": {"__future__", "struct", "zlib"},
-    "ipc/records.py": {"__future__", "collections", "json"},
-    "supervisor/recovery/phases.py": {"__future__", "enum"},
+    "ipc/records.py": {"__future__"},
+    "ipc/jsontext.py": {"__future__", "_json", "collections", "json", "typing"},
+    "supervisor/recovery/phases.py": {"__future__"},
     "supervisor/watchers/lines.py": {"__future__", "collections"},
     "supervisor/watchers/messages.py": {"__future__", "datetime", "json", "typing"},
     "supervisor/watchers/teller.py": {"__future__", "hashlib", "json"},
-    "supervisor/recovery/outcome.py": {"__future__", "enum", "itertools"},
+    "supervisor/recovery/outcome.py": {"__future__", "itertools"},
     "supervisor/recovery/replay.py": {"__future__", "collections", "typing"},
     "supervisor/recovery/told.py": {"__future__", "dataclasses", "typing"},
     "supervisor/recovery/reconcile.py": {"__future__", "dataclasses", "typing"},
@@ -42,9 +44,10 @@ GUESTS = {
     "hermes_hooks.py": {"agent", "hermes_cli", "hermes_state", "plugins"},
     "hermes_probe.py": {"hermes_cli"},
 }
-# What an idle supervisor must not have loaded.
-HEAVY = {"json", "socket", "subprocess", "apsw", "psutil", "dataclasses", "typing", "logging",
-         "threading", "argparse", "asyncio", "tempfile", "inspect"}  # fmt: skip
+# What neither a supervisor at rest loads nor a recovery before its commit.
+HEAVY = {"json", "re", "enum", "functools", "contextlib", "socket", "subprocess", "psutil",
+         "dataclasses", "typing", "logging", "threading", "argparse", "asyncio", "tempfile",
+         "inspect"}  # fmt: skip
 
 
 def imports(path: Path) -> tuple[set[str], set[str]]:
@@ -83,25 +86,42 @@ def test_every_module_says_what_it_is_and_is_no_longer_than_a_room(path: Path) -
     assert len(source.splitlines()) <= 500
 
 
-def test_an_idle_supervisor_has_loaded_nothing_heavy(tmp_path: Path) -> None:
-    probe = (
-        "import sys; import hermes_supervise.supervisor.start; "
-        "print(' '.join(sorted({name.split('.')[0] for name in sys.modules})))"
-    )
-    # -S: site itself may load things, depending on what else is installed.
-    command = [sys.executable, "-I", "-c", probe]
-    plain = [sys.executable, "-I", "-c", "import sys; print(' '.join(sys.modules))"]
-    loaded = set(subprocess.check_output(command, text=True).split())
-    before = set(subprocess.check_output(plain, text=True).split())
-    assert (loaded - before) & HEAVY == set()
-
-
-def test_types_are_strict(tmp_path: Path) -> None:
-    # The folders only have their names below the namespace, so give mypy that view of them.
-    view = tmp_path / "hermes_supervise"
+def view_of_the_tree(folder: Path) -> None:
+    """The rooms only have their names below the namespace."""
+    view = folder / "hermes_supervise"
     view.mkdir()
     for room in ROOMS:
         (view / room).symlink_to(ROOT / room)
+
+
+def loaded_by(folder: Path, *modules: str) -> set[str]:
+    """What is loaded with these. -S: `site` may load anything, depending on what is installed."""
+    if not (folder / "hermes_supervise").exists():
+        view_of_the_tree(folder)
+    places = [str(folder), sysconfig.get_path("platlib")]
+    words = [f"import hermes_supervise.supervisor.{name}" for name in modules]
+    probe = ["import sys", f"sys.path += {places!r}", *words, "print(*sys.modules)"]
+    command = [sys.executable, "-I", "-S", "-c", "; ".join(probe)]
+    found = subprocess.check_output(command, text=True).split()
+    return {name.split(".")[0] for name in found}
+
+
+def test_a_supervisor_has_loaded_nothing_heavy_whether_its_agent_speaks_or_not(
+    tmp_path: Path,
+) -> None:
+    at_rest = loaded_by(tmp_path, "start", "supervise", "tending")
+    assert at_rest & (HEAVY | {"apsw"}) == set()
+    assert "_json" in at_rest, "the probe sees what is loaded"
+
+
+def test_who_finishes_for_the_dead_loads_little_more_than_the_database(tmp_path: Path) -> None:
+    loaded = loaded_by(tmp_path, "recovery.finish", "recovery.checkpoint")
+    assert "apsw" in loaded
+    assert loaded & HEAVY == set()
+
+
+def test_types_are_strict(tmp_path: Path) -> None:
+    view_of_the_tree(tmp_path)
     packages = [word for room in ROOMS for word in ("-p", f"hermes_supervise.{room}")]
     command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml")]
     command += ["--cache-dir", str(ROOT / ".mypy_cache")]

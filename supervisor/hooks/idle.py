@@ -11,10 +11,10 @@ end goes into its row, and out of it again, by the same ways as one that the age
 
 from __future__ import annotations
 
-import json
 import os
 import time
 
+from ...ipc import jsontext
 from ..plain import dataclass
 
 TYPE_CHECKING = False
@@ -41,7 +41,7 @@ def noted(run: Run, stream: str) -> list[Silence]:
         with open(run.path("idle.jsonl"), encoding="utf-8", errors="replace") as file:
             for line in file:
                 try:
-                    one = Silence(**json.loads(line))
+                    one = Silence(**jsontext.loads(line))
                     if one.stream == stream:
                         found.append(one)
                 except (ValueError, TypeError):
@@ -91,7 +91,7 @@ def _fell_silent(run: Run, stream: str, session: Session, limit: float) -> bool:
         fd = os.open(run.path("idle.jsonl"), flags, 0o600)
         with open(fd, "a", encoding="utf-8") as file:
             # Begins with a newline: a torn line before it must not swallow this one.
-            file.write("\n" + json.dumps(line) + "\n")
+            file.write("\n" + jsontext.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
     return True

@@ -11,7 +11,6 @@ C3  What was committed is in the file that has the path now, or `Replaced` says 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from array import array
@@ -22,7 +21,8 @@ from ...ipc.endpoint import sync_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from types import TracebackType
 
 PATIENCE = 150.0
 
@@ -88,19 +88,51 @@ def insist(patience: Patience, work: Callable[[], None]) -> None:
             tries += 1
 
 
-@contextlib.contextmanager
-def transaction(db: apsw.Connection) -> Iterator[None]:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        db.execute("COMMIT")
-    except BaseException:
-        # Of a commit that could not be done either: it would hold the lock until we end.
-        if db.in_transaction:
-            db.execute("ROLLBACK")
-        raise
-    if has_moved(db):
-        raise Replaced(f"{db.filename}: replaced by another file while it was written")
+class transaction:
+    """All of what is done within it, or nothing."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        self._db.execute("BEGIN IMMEDIATE")
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._db.execute("COMMIT")
+        finally:
+            # Also of a commit that could not be done: it would hold the lock until we end.
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+        if kind is None and has_moved(self._db):
+            raise Replaced(f"{self._db.filename}: replaced by another file while it was written")
+
+
+class plain_errors:
+    """What goes wrong with the file within it is `Trouble`."""
+
+    def __init__(self, path: str, patience: Patience) -> None:
+        self._path = path
+        self._patience = patience
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if isinstance(error, apsw.Error | OSError | ValueError):  # ValueError: no path can be this
+            why = explained(error, self._path, self._patience)
+            raise Trouble(f"{self._path}: {why}") from error
 
 
 def make_last(db: apsw.Connection) -> None:

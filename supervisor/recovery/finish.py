@@ -15,11 +15,10 @@ whoever starts a runner of the queue next.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 
-from ...ipc import endpoint
+from ...ipc import endpoint, jsontext
 from ...ipc.endpoint import sync_folder
 from .. import run as runs
 from ..adapters import hermes
@@ -270,7 +269,7 @@ def settings_of(run: runs.Run) -> dict[str, Any]:
     settings: dict[str, Any] = {"db": runs.default_db()}
     try:
         with open(run.path("run.json"), encoding="utf-8") as file:
-            settings.update(json.load(file))
+            settings.update(jsontext.loads(file.read()))
     except (OSError, ValueError, TypeError):
         settings["lost"] = True
     return settings
@@ -282,7 +281,7 @@ def database_of(session: Session, told: Told, settings: dict[str, Any]) -> str:
 
 def open_in_another_run(own: str, session_id: str, path: str) -> runs.Run | None:
     """The other run whose agent, which lives, has this session of this file open."""
-    name = json.dumps(session_id)[1:-1].encode()
+    name = jsontext.quoted(session_id)[1:-1].encode()
     for folder in runs.left_behind():
         other = runs.Run(folder, -1)
         if other.name == own or runs.living_agent(other) is None:

@@ -17,10 +17,10 @@ Never calls a clean exit an interruption.
 
 from __future__ import annotations
 
-from enum import Enum
 from itertools import product
 
 from ..cause import Cause
+from ..plain import Enum
 
 
 class Outcome(Enum):

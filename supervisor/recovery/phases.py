@@ -6,7 +6,7 @@ whether work was in flight.
 
 from __future__ import annotations
 
-from enum import Enum
+from ..plain import Enum
 
 
 class Phase(Enum):

@@ -5,9 +5,9 @@ Never holds a message's text.
 
 from __future__ import annotations
 
-import json
 import os
 
+from ...ipc import jsontext
 from .. import run as runs
 from ..plain import asdict, dataclass, field
 from .reconcile import Counts
@@ -81,14 +81,14 @@ def append(path: str, settled: list[Settled]) -> None:
     with open(path, "a", encoding="utf-8", opener=private) as file:
         for one in settled:
             # Begins with a newline: a torn line before it must not swallow this one.
-            file.write("\n" + json.dumps(asdict(one)) + "\n")
+            file.write("\n" + jsontext.dumps(asdict(one)) + "\n")
         file.flush()
         os.fsync(file.fileno())
 
 
 def note_hook(run: str, stream: str, session: str, ran: dict[str, Any]) -> None:
     """What became of a hook, in the report of its run, wherever that is by now."""
-    line = json.dumps({"stream": stream, "session": session, "hook": ran})
+    line = jsontext.dumps({"stream": stream, "session": session, "hook": ran})
     places = os.path.join(runs.runs_folder(), run, "report.jsonl"), _kept(run)
     for path in (*places, *places):  # it may move while we look
         try:
@@ -113,7 +113,7 @@ def read(path: str) -> list[Settled]:
         with open(path, encoding="utf-8", errors="replace") as file:
             for line in file:
                 try:
-                    fields = json.loads(line)
+                    fields = jsontext.loads(line)
                     if "hook" in fields:
                         hook = fields["hook"]
                         ran.setdefault((fields["stream"], fields["session"]), {})[hook["id"]] = hook

@@ -11,12 +11,11 @@ all of it, marker included, and goes on behind it.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import time
 
 import apsw
 
+from ...ipc import jsontext
 from .. import text
 from ..adapters import hermes_rows
 from ..plain import dataclass, replace
@@ -29,7 +28,7 @@ from .stored import from_rows, mark
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from typing import Any
 
 __all__ = ["PATIENCE", "Applied", "Replaced", "StateDb", "Trouble"]
@@ -400,7 +399,7 @@ class StateDb(Reading):
         self._db.execute(
             "INSERT INTO state_meta (key, value) VALUES (?, ?) "
             "ON CONFLICT(key) DO UPDATE SET value = excluded.value",
-            (key, json.dumps(value)),
+            (key, jsontext.dumps(value)),
         )
 
     # -- the connection ------------------------------------------------------------------------
@@ -410,10 +409,8 @@ class StateDb(Reading):
         connection.insist(self._patience, lambda: _make_tables(db))
         return db
 
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with connection.transaction(self._db):
-            yield
+    def _transaction(self) -> connection.transaction:
+        return connection.transaction(self._db)
 
     def _columns_of(self, table: str) -> set[str]:
         return {row[1] for row in self._db.execute(f"PRAGMA table_info({table})")}
@@ -425,13 +422,8 @@ class StateDb(Reading):
             return schema.VERSION
         return int(row[0]) if row and row[0] is not None else schema.VERSION
 
-    @contextlib.contextmanager
-    def _plain_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (apsw.Error, OSError, ValueError) as error:  # ValueError: a path that can be none
-            why = connection.explained(error, self.path, self._patience)
-            raise Trouble(f"{self.path}: {why}") from error
+    def _plain_errors(self) -> connection.plain_errors:
+        return connection.plain_errors(self.path, self._patience)
 
 
 def key_of(stream: str, session_id: str) -> str:
@@ -463,7 +455,7 @@ def _encoded(name: str, value: Any) -> Any:
     if isinstance(value, list | dict | tuple):
         if name == "tool_calls" and not value:
             return None
-        as_json = json.dumps(value)
+        as_json = jsontext.dumps(value)
         return _CONTENT_AS_JSON + as_json if name == "content" else as_json
     if isinstance(value, bool):
         return int(value)
@@ -489,7 +481,7 @@ def _decoded(content: Any) -> Any:
 
 def _json(value: Any) -> Any:
     try:
-        return json.loads(value) if isinstance(value, str) else None
+        return jsontext.loads(value) if isinstance(value, str) else None
     except ValueError:
         return None
 
