@@ -10,6 +10,7 @@ import time
 
 from ..ipc import frames, records
 from .journal import Journal
+from .listener import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,24 +19,17 @@ if TYPE_CHECKING:
     from .ringview import RingView
 
 _READ = 128 * 1024
-# How long a stream of records may lie in the socket's buffer, where its sender's death cannot
-# harm it, before it is read in one go. The buffer holds some 500 deltas, or 90 messages of 2 KB:
-# no Python fills it in this time.
-REST = 0.001
-# Pieces of a reply may lie in a stream's ring alone for a second after it last spoke here, so
-# for longer than that it is looked into, once in every interval between two syncs.
-LOOKS = 3
 _LONGEST_HANDSHAKE = 1024 * 1024
 # What came on a stream since somebody last looked.
 NOTHING, WORDS, QUESTION = range(3)
 
 
-class Refused(Exception):
-    """This connection cannot be served; the text says why."""
-
-
 class Stream:
     """Everything one process says, across the connections it says it on."""
+
+    # Pieces of a reply may lie in its ring alone for a second after it last spoke here, so for
+    # longer than that it is looked into, once in every interval between two syncs.
+    LOOKS = 3
 
     def __init__(self, name: str, pid: int, journal: Journal) -> None:
         self.name = name
@@ -47,7 +41,7 @@ class Stream:
         self.news = NOTHING
         self.turned_over = False
         """A new conversation may have taken the place of another."""
-        self.looks = LOOKS
+        self.looks = self.LOOKS
         """How often to look into its ring, if nothing new is there meanwhile."""
         self.view: RingView | None = None
         self.compacted = 0
@@ -74,6 +68,11 @@ class Stream:
 
 
 class Client:
+    # How long a stream of records may lie in the socket's buffer, where its sender's death cannot
+    # harm it, before it is read in one go. The buffer holds some 500 deltas, or 90 messages of
+    # 2 KB: no Python fills it in this time.
+    REST = 0.001
+
     def __init__(self, line: _socket.socket, pid: int) -> None:
         self.line = line
         self.pid = pid
@@ -145,7 +144,7 @@ class Client:
         if stream is not None and self._waiting:
             self._note_pace()
             waiting, self._waiting = self._waiting, []
-            stream.looks = LOOKS
+            stream.looks = stream.LOOKS
             stream.append(waiting, always_sync=always_sync)
             self.acknowledge()
         self._complain()
@@ -158,7 +157,7 @@ class Client:
         """A sender that waits for its acknowledgement sends one record, and not a delta."""
         now = time.monotonic()
         is_piece = self._waiting[-1][1][frames.HEADER.size : frames.HEADER.size + 1] in (b"t", b"r")
-        quick = now - self._stored_at < 2 * REST
+        quick = now - self._stored_at < 2 * self.REST
         self.streaming = quick and (is_piece or len(self._waiting) > 1)
         self._stored_at = now
 

@@ -2,6 +2,8 @@
 
 Never waits for anybody, and never interprets a record but the greeting. A stream outlives its
 connections: it ends with its process, which is not known here.
+
+What serves a connection is loaded when somebody knocks: most commands have nothing to say.
 """
 
 from __future__ import annotations
@@ -10,14 +12,13 @@ import os
 
 from ..ipc.endpoint import process_start
 from . import run as runs
-from .client import LOOKS, REST, Client, Refused, Stream, seen_by_kernel
-from .journal import Journal
-from .ringview import RingView
+from .listener import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .client import Client, Stream
     from .listener import Listener
     from .loop import Loop
 
@@ -60,6 +61,8 @@ class Door:
     def answer(self) -> None:
         """Let in whoever knocks."""
         while (accepted := self._listener.accept()) is not None:
+            from .client import Client
+
             if len(self._clients) >= self._most:
                 self._make_room()
             client = Client(*accepted)
@@ -85,6 +88,9 @@ class Door:
             self._serve(client)
 
     def open_stream(self, name: str, pid: int, handshake: bytes, after: int = 0) -> Stream:
+        from .client import Stream
+        from .journal import Journal
+
         if not self._lasts:
             runs.make_last(self._folder)
             self._lasts = True
@@ -127,7 +133,7 @@ class Door:
     def _server_of(self, client: Client) -> Callable[[], None]:
         def serve() -> None:
             if self._serve(client) and client.streaming:
-                self._loop.rest(client.fileno(), REST)
+                self._loop.rest(client.fileno(), client.REST)
 
         return serve
 
@@ -172,6 +178,8 @@ class Door:
         stream = self.streams.get(name)
         pid, told_start = self._whose(client, hello)
         if stream is None:
+            from .client import seen_by_kernel
+
             who = (pid, self.greeted(pid, told_start))
             handshake = frame + seen_by_kernel(*(self.whom() if name == self.handed_on else who))
             stream = self.open_stream(name, pid, handshake)
@@ -233,6 +241,8 @@ class Door:
     def _look_into_ring(self, stream: Stream) -> None:
         """Write down what its process has said, and not sent yet because more is to follow."""
         stream.looks -= 1
+        from .ringview import RingView
+
         stream.view = stream.view or RingView(self._folder, stream.name)
         try:
             found = stream.view.frames_after(stream.last)
@@ -243,7 +253,7 @@ class Door:
         following = [pair for n, pair in enumerate(found, stream.last + 1) if pair[0] == n]
         if following:
             stream.append(following, always_sync=self._always_sync)
-            stream.looks = LOOKS
+            stream.looks = stream.LOOKS
             for client in self._clients.values():
                 if client.stream is stream:
                     client.acknowledge()
@@ -251,6 +261,8 @@ class Door:
 
 def take_over(door: Door, folder: str, name: str, who: tuple[int, int | None], last: int) -> None:
     """Go on with a stream that an earlier supervisor of this run was writing."""
+    from .client import seen_by_kernel
+
     pid, start = who
     parts = [file.split(".") for file in os.listdir(folder) if _is_segment(file, name)]
     numbers = [int(part[1]) for part in parts if part[1].isdecimal()]

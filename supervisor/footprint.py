@@ -101,6 +101,14 @@ def _number(path: str) -> int | None:
         return None
 
 
+def any_child(*, weighed: bool) -> tuple[int, int, struct_rusage | None]:
+    """A child that ended, stopped or goes on, how, and what it used; number 0 if there is none.
+    What it used only where that matters: for the answer Python loads a module, which takes longer
+    than everything else at the end of a command that said nothing."""
+    flags = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
+    return os.wait4(-1, flags) if weighed else (*os.waitpid(-1, flags), None)
+
+
 class Weights:
     """What the processes that matter weighed, when last it cost nothing to ask."""
 

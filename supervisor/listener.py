@@ -15,6 +15,10 @@ from ..ipc import endpoint
 _BACKLOG = 128
 
 
+class Refused(Exception):
+    """A connection cannot be served; the text says why."""
+
+
 class Listener:
     def __init__(self, name: str, *, again: bool = False) -> None:
         """`again`: whoever held this run's lock before us may have left the path behind."""

@@ -14,11 +14,10 @@ from __future__ import annotations
 import os
 import time
 
-from ..ipc import frames, records
 from ..ipc.endpoint import process_start
 from . import cause, launch
 from .door import Door, take_over
-from .footprint import Weights
+from .footprint import Weights, any_child
 from .hooks.minder import Minder, see_to_what_is_left
 from .loop import Loop
 from .orphans import Orphans
@@ -252,10 +251,9 @@ class Supervision:
             self._bury(owner, owner.watched.status() if owner.watched else None)
 
     def _reap(self) -> None:
-        flags = os.WNOHANG | os.WUNTRACED | os.WCONTINUED
         while True:
             try:
-                pid, status, used = os.wait4(-1, flags)
+                pid, status, used = any_child(weighed=bool(self._owners))
             except ChildProcessError:
                 return
             if pid == 0:
@@ -268,7 +266,7 @@ class Supervision:
             elif not self._watcher.reaped(pid, status) and not self._hooks.reaped(pid, status):
                 if self._witness is not None:
                     self._witness.reaped(pid)
-                if pid in self._owners:
+                if pid in self._owners and used is not None:
                     self._weights.reaped(pid, used)
                 self._ended(pid, status)
 
@@ -323,6 +321,8 @@ class Supervision:
     def _close(self, stream: Stream, how: cause.Cause) -> None:
         if self._tending is not None:
             self._tending.forget(stream)
+        from ..ipc import frames, records
+
         death = frames.encode(frames.HANDSHAKE, records.pack(how.as_record()))
         self._door.close_stream(stream, death)
 
