@@ -109,7 +109,7 @@ def test_in_the_end_it_is_as_if_there_had_been_only_one_recovery(
     life: list[Move],
     points: list[Checkpoint],
 ) -> None:
-    monkeypatch.setattr("hermes_supervise.supervisor.recovery.checkpoint.STEP", step)
+    monkeypatch.setattr("hermes_supervise.supervisor.recovery.statedb.STEP", step)
     agent = Agent(orderly=True)
     for move in life:
         agent.play(move)
@@ -232,7 +232,7 @@ def in_a_process(work: Any, last: int | None = None) -> bool:
 def test_killed_at_any_of_its_operations_the_file_ends_up_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str
 ) -> None:
-    monkeypatch.setattr("hermes_supervise.supervisor.recovery.checkpoint.STEP", 3)
+    monkeypatch.setattr("hermes_supervise.supervisor.recovery.statedb.STEP", 3)
     # All of them take a minute; these are other ones in each of the two cases.
     for last in range(1 if then == "recovered" else 7, 1000, 12):
         folder = tmp_path / str(last)
@@ -267,7 +267,7 @@ def test_killed_at_any_of_its_operations_the_file_ends_up_the_same(
 def test_cut_off_twice_before_it_is_written_down_the_marker_still_knows_every_row(
     database: RunningDb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hermes_supervise.supervisor.recovery.checkpoint.STEP", 1)
+    monkeypatch.setattr("hermes_supervise.supervisor.recovery.statedb.STEP", 1)
     agent = Agent(orderly=True)
     for word in ("one", "two", "three"):
         agent.play(("user", 0, 0, word))

@@ -479,6 +479,14 @@ forever()
 """
 
 
+IN_STEPS = """
+from hermes_supervise.supervisor.__main__ import main
+from hermes_supervise.supervisor.recovery import statedb
+statedb.STEP = 400
+main()
+"""
+
+
 def test_a_long_tail_goes_in_once_and_in_order_however_often_it_is_cut_off(world: World) -> None:
     chance = random.Random(20_240_229)
     abandon(world, LONG)
@@ -488,7 +496,7 @@ def test_a_long_tail_goes_in_once_and_in_order_however_often_it_is_cut_off(world
         assert len(seen) < 100
         before = rows_in(world)
         process = subprocess.Popen(
-            [*world.command, "recover"], env=world.env, stdout=subprocess.DEVNULL
+            [sys.executable, "-c", IN_STEPS, "recover"], env=world.env, stdout=subprocess.DEVNULL
         )
         if len(seen) % 3 == 2:
             # At any moment at all: while it starts, in a step, between two, at its end.
@@ -580,6 +588,22 @@ def test_a_long_tail_with_gaps_is_completed_against_the_rows_that_were_there(wor
         assert [row[0] for row in rows] == contents, f"cut off after {steps} steps"
         for end in ("", "-wal", "-shm"):
             Path(f"{copy}{end}").unlink(missing_ok=True)
+
+
+def test_a_step_ends_when_it_has_held_the_lock_for_long_enough(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However slow the machine, others get their turn: here one row takes as long as a step may."""
+    make(world.db)
+    monkeypatch.setattr("hermes_supervise.supervisor.recovery.statedb.HOLD", 0.0)
+    contents = [f"message {number}" for number in range(20)]
+    left: list[tuple[int, int]] = []
+    database = StateDb(str(world.db))
+    database.wrote = lambda wrote, rest: left.append((wrote, rest))
+    assert database.apply("0" * 32, tail("s", *contents), 9.0, (9.0, "interrupted")) is not None
+    database.close()
+    assert left == [(1, 19 - number) for number in range(20)]
+    assert [row["content"] for row in world.messages("s")] == contents
 
 
 def test_who_makes_a_new_file_at_the_same_moment_waits_for_the_other(tmp_path: Path) -> None:

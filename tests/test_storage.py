@@ -209,6 +209,7 @@ def test_a_file_that_is_replaced_between_two_steps_is_noticed(
     make(world.db)
     new = another(world)
     contents = [f"message {number}" for number in range(1000)]
+    monkeypatch.setattr("hermes_supervise.supervisor.recovery.statedb.STEP", 400)
     steps: list[int] = []
     real = StateDb._insert_some
 

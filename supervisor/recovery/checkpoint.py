@@ -25,7 +25,7 @@ from .finish import database_of, settings_of
 from .gather import gather, stored_name
 from .reconcile import Counts
 from .replay import Session, Told, replay
-from .statedb import STEP, StateDb, Trouble, key_of
+from .statedb import StateDb, Trouble, key_of
 from .stored import Stored, as_rows, from_rows, records_of, said
 
 TYPE_CHECKING = False
@@ -148,16 +148,17 @@ class RunningDb(StateDb):
         key = key_of(stream, session.id)
         fresh: dict[str, Stored] = {}
         rest: list[Insert] | None = None
+        before: dict[str, Any] = {}
         while rest is None or rest:
             with self._plain_errors(), self._transaction():
-                before = self._marker(key)
                 if rest is None:
+                    before = self._marker(key)
                     rest = self._to_store(stream, session, now, before, fresh)
                     if rest is None:
                         return
-                inserts, rest = rest[:STEP], rest[STEP:]
-                for insert in inserts:
-                    row = self._insert(session.id, insert)
+                rows = self._insert_first(session.id, rest)
+                inserts, rest = rest[: len(rows)], rest[len(rows) :]
+                for insert, row in zip(inserts, rows, strict=True):
                     fresh[insert.uid] = Stored(row, *insert.said, True)
                 marker: dict[str, Any] = {
                     "rows": as_rows(fresh),
@@ -174,6 +175,7 @@ class RunningDb(StateDb):
                 elif fresh:
                     self._count(session.id)  # of a dead agent's, once all is there
                 self._mark(key, marker)
+            before = marker
             session.stored |= fresh
             yield bool(rest)
 

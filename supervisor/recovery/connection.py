@@ -26,6 +26,15 @@ if TYPE_CHECKING:
 
 PATIENCE = 150.0
 
+# What undoes one statement is kept in memory up to so many bytes. Because of the search index
+# every message needs it, and SQLite's default, 64 KiB, would have most of it written into a
+# temporary file: twice as many writes as all others, of what was said, outside of our folders.
+_UNDONE_IN_MEMORY = 8 * 1024 * 1024
+if not apsw.connections():  # whose library cannot be stopped under them
+    apsw.shutdown()
+    apsw.config(apsw.SQLITE_CONFIG_STMTJRNL_SPILL, _UNDONE_IN_MEMORY)
+    apsw.initialize()
+
 
 class Trouble(Exception):
     """state.db could not be read or written; the text names file and reason."""
@@ -65,6 +74,8 @@ def to_write(path: str, patience: Patience) -> apsw.Connection:
     _keep_the_wal(db)
     db.execute("PRAGMA foreign_keys = ON")
     db.execute("PRAGMA synchronous = EXTRA")
+    # So that the pages of the index that a step needs are read once.
+    db.execute("PRAGMA cache_size = -8000")
     return db
 
 

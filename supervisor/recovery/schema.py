@@ -1,4 +1,5 @@
-"""The tables of state.db, for agents that have no code of their own to make them.
+"""The tables of state.db, for agents that have no code of their own to make them, and the form
+that values have in them.
 
 Never touches a file whose tables Hermes made. The columns are the oldest set that every
 Hermes release accepts; a newer one adds its own when it opens the file. The search index
@@ -8,7 +9,16 @@ is written because Hermes, upgrading anything older, hides untitled sessions wit
 
 from __future__ import annotations
 
+from ...ipc import jsontext
+from .. import text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 VERSION = 16
+
+_CONTENT_AS_JSON = "\x00json:"
 
 _SESSIONS = """
 CREATE TABLE sessions (
@@ -104,3 +114,41 @@ def _search_index(table: str, tokenizer: str) -> list[str]:
         f"CREATE TRIGGER IF NOT EXISTS {table}_update AFTER UPDATE ON messages "
         f"BEGIN {drop} {add} END",
     ]
+
+
+def encoded(name: str, value: Any) -> Any:
+    """A value in the form Hermes stores it in."""
+    if isinstance(value, str):
+        return text.storable(value)
+    if isinstance(value, list | dict | tuple):
+        if name == "tool_calls" and not value:
+            return None
+        as_json = jsontext.dumps(value)
+        return _CONTENT_AS_JSON + as_json if name == "content" else as_json
+    if isinstance(value, bool):
+        return int(value)
+    if value is None or isinstance(value, float) or (isinstance(value, int) and _fits(value)):
+        return value
+    return text.storable(str(value))
+
+
+def _fits(number: int) -> bool:
+    return -(2**63) <= number < 2**63
+
+
+def is_time(value: Any) -> bool:
+    """A moment that the column can hold: not NaN, which it would take for nothing at all."""
+    return isinstance(value, int | float) and 0 <= value < 2**53
+
+
+def decoded(content: Any) -> Any:
+    if isinstance(content, str) and content.startswith(_CONTENT_AS_JSON):
+        return from_json(content[len(_CONTENT_AS_JSON) :])
+    return content
+
+
+def from_json(value: Any) -> Any:
+    try:
+        return jsontext.loads(value) if isinstance(value, str) else None
+    except ValueError:
+        return None

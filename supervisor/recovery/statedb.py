@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = ["PATIENCE", "Applied", "Replaced", "StateDb", "Trouble"]
 
-# A thousand messages hold the write lock for most of a second because of the search index,
-# and Hermes gives up opening a file that is locked for longer.
-STEP = 400
-_CONTENT_AS_JSON = "\x00json:"
+# How long, and for how many messages, a step holds the write lock. Because of the search index a
+# thousand take most of a second, and Hermes gives up opening a file that is locked for longer.
+HOLD = 0.3
+STEP = 2_000
 # Of a message, what may have changed when it is said again.
 _SAID = ("content", "tool_calls", "tool_call_id", "finish_reason", "reasoning")
 # Hermes 0.13 and 0.14 send this column to the provider, which refuses it.
@@ -204,7 +204,7 @@ class StateDb(Reading):
         deaths = [ended[0]] if ended else []
         for key, value in self._markers_of(session.id):
             if key != key_of(stream, session.id):
-                deaths.append((_json(value) or {}).get("died"))
+                deaths.append((schema.from_json(value) or {}).get("died"))
         return max(
             (at for at in deaths if isinstance(at, int | float) and at < session.began), default=0.0
         )
@@ -226,18 +226,28 @@ class StateDb(Reading):
         steps: list[tuple[int, int]],
     ) -> list[Insert]:
         """The next few rows, with the marker moving along; returns those that remain."""
-        rows = []
-        for insert in inserts[:STEP]:
-            rows.append(self._insert(session.id, insert))
+        rows = self._insert_first(session.id, inserts)
+        done, rest = inserts[: len(rows)], inserts[len(rows) :]
+        for insert in done:
             counts.add(insert)
-        if len(inserts) > STEP:
+        if rest:
             steps.append((rows[0], rows[-1]))
-            through = inserts[STEP - 1].uid
+            through = done[-1].uid
             moved = {"through": through, "steps": steps, "counts": vars(counts)}
             self._mark(key, {**self._marker(key), **moved})
         if self.wrote is not None:
-            self.wrote(len(rows), len(inserts) - len(rows))
-        return inserts[STEP:]
+            self.wrote(len(rows), len(rest))
+        return rest
+
+    def _insert_first(self, session_id: str, inserts: list[Insert]) -> list[int]:
+        """As many of these as a step takes; the rows that they are in now."""
+        rows = []
+        until = time.monotonic() + HOLD
+        for insert in inserts[:STEP]:
+            rows.append(self._insert(session_id, insert))
+            if time.monotonic() > until:
+                break
+        return rows
 
     def _close(
         self,
@@ -274,7 +284,14 @@ class StateDb(Reading):
             (text.storable(session_id), above),
         )
         return [
-            Row(id, role, _decoded(content), call, call_ids(_json(calls)), timestamp or 0.0)
+            Row(
+                id,
+                role,
+                schema.decoded(content),
+                call,
+                call_ids(schema.from_json(calls)),
+                timestamp or 0.0,
+            )
             for id, role, content, call, calls, timestamp in cursor
         ]
 
@@ -292,7 +309,7 @@ class StateDb(Reading):
     def _insert(self, session_id: str, insert: Insert) -> int:
         values = self._values(insert.message)
         values["session_id"] = text.storable(session_id)
-        if not _is_time(values.get("timestamp")):
+        if not schema.is_time(values.get("timestamp")):
             values["timestamp"] = insert.at
         self._write("messages", values)
         return self._db.last_insert_rowid()
@@ -304,7 +321,7 @@ class StateDb(Reading):
             # Of a value that is not there the table knows best what to make.
             wanted = value is not None and name not in ("id", "session_id", "active")
             if wanted and name in self._columns["messages"]:
-                values[name] = _encoded(name, value)
+                values[name] = schema.encoded(name, value)
         if not self._names_tools:
             values.pop("tool_name", None)
         return values
@@ -312,14 +329,14 @@ class StateDb(Reading):
     def _create(self, session: Session, died_at: float) -> None:
         about = session.about
         values = {
-            name: _encoded(name, about[name])
+            name: schema.encoded(name, about[name])
             for name in ("model", "user_id", "system_prompt", "cwd", "model_config")
             if about.get(name) is not None
         }
         values["id"] = text.storable(session.id)
         values["source"] = text.storable(str(about.get("source") or "agent"))
         started = about.get("started")
-        values["started_at"] = started if _is_time(started) else session.began or died_at
+        values["started_at"] = started if schema.is_time(started) else session.began or died_at
         parent = about.get("parent")
         if isinstance(parent, str) and self._exists(parent):
             values["parent_session_id"] = text.storable(parent)
@@ -385,7 +402,7 @@ class StateDb(Reading):
 
     def _marker(self, key: str) -> dict[str, Any]:
         self._db.execute(schema.META)
-        found = _json(self._meta(key))
+        found = schema.from_json(self._meta(key))
         return found if isinstance(found, dict) else {}
 
     def _meta(self, key: str) -> str | None:
@@ -446,44 +463,6 @@ def _has_tables(db: apsw.Connection) -> bool:
     query = "SELECT count(*) FROM sqlite_master WHERE name IN ('sessions', 'messages')"
     row = db.execute(query).fetchone()
     return bool(row and row[0] == 2)
-
-
-def _encoded(name: str, value: Any) -> Any:
-    """A value in the form Hermes stores it in."""
-    if isinstance(value, str):
-        return text.storable(value)
-    if isinstance(value, list | dict | tuple):
-        if name == "tool_calls" and not value:
-            return None
-        as_json = jsontext.dumps(value)
-        return _CONTENT_AS_JSON + as_json if name == "content" else as_json
-    if isinstance(value, bool):
-        return int(value)
-    if value is None or isinstance(value, float) or (isinstance(value, int) and _fits(value)):
-        return value
-    return text.storable(str(value))
-
-
-def _fits(number: int) -> bool:
-    return -(2**63) <= number < 2**63
-
-
-def _is_time(value: Any) -> bool:
-    """A moment that the column can hold: not NaN, which it would take for nothing at all."""
-    return isinstance(value, int | float) and 0 <= value < 2**53
-
-
-def _decoded(content: Any) -> Any:
-    if isinstance(content, str) and content.startswith(_CONTENT_AS_JSON):
-        return _json(content[len(_CONTENT_AS_JSON) :])
-    return content
-
-
-def _json(value: Any) -> Any:
-    try:
-        return jsontext.loads(value) if isinstance(value, str) else None
-    except ValueError:
-        return None
 
 
 def _from_marker(marker: dict[str, Any]) -> Applied:
