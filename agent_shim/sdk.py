@@ -174,7 +174,7 @@ class Session:
 
     def settled(self, uids: list[str], rows: list[int] | None = None) -> None:
         """These messages are in state.db now, in these rows."""
-        self._say("settled", uids=uids, rows=rows or [])
+        self._tell("settled", {"uids": uids, "rows": rows or []}, soon=True)
 
     def rewritten(self) -> None:
         """The agent rewrote this session's rows itself; nothing said before is missing."""

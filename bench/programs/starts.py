@@ -1,7 +1,11 @@
-"""Starts a command in turns with and without our variables: starts.py ANSWER TURNS COMMAND…"""
+"""Starts a command in turns with and without our variables: starts.py ANSWER TURNS COMMAND…
+
+With 0 turns it counts the instructions of one start each, instead of the time.
+"""
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,12 +19,28 @@ folder = tempfile.mkdtemp()
 open(os.path.join(folder, "sitecustomize.py"), "w").close()
 kinds = {"without": plain, "with": dict(os.environ), "empty": {**plain, "PYTHONPATH": folder}}
 found = {name: [] for name in kinds}
-for turn in range(turns + 1):
+
+
+def run(words, env):
+    done = subprocess.run(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    return done.stderr.decode()
+
+
+def counted(env):
+    valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={os.devnull}"]
+    told = run([*valgrind, *command], env)
+    return int(re.search(r"refs: +([\d,]+)", told)[1].replace(",", ""))
+
+
+for env in kinds.values():
+    run(command, env)  # the first one writes bytecode
+for turn in range(turns):
     order = list(kinds.items())
     for name, env in order[turn % 3 :] + order[: turn % 3]:
         start = time.perf_counter_ns()
-        subprocess.run(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        if turn:  # the first one writes bytecode
-            found[name].append((time.perf_counter_ns() - start) / 1e6)
+        run(command, env)
+        found[name].append((time.perf_counter_ns() - start) / 1e6)
+if not turns:
+    found = {name: counted(kinds[name]) for name in ("without", "with")}
 with open(answer, "w") as file:
     json.dump(found, file)
