@@ -51,9 +51,9 @@ def measure(quick: bool) -> dict[str, Any]:
         "targets": [target("a delta adds, against a message stored", share, 1 / 50, "x")],
         "left_out": [],
         "notes": ["Hermes 0.19.0, unmodified and supervised; the model is a server on loopback "
-                  "that streams word by word. In turns with our taps and with Hermes' own methods in "
-                  "their place, in one process: from one process to the next, all of this differs "
-                  "by more than we add."],
+                  "that streams word by word. In turns with our taps and with Hermes' own methods "
+                  "in their place, in one process: from one process to the next, all of this "
+                  "differs by more than we add."],
     }  # fmt: skip
 
 
