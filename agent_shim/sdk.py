@@ -187,6 +187,20 @@ class Session:
     def end(self, reason: str = "completed") -> None:
         self._say("ended", reason=reason)
 
+    def acknowledged(self, timeout: float = 10.0) -> bool:
+        """Wait until the supervisor has written down all that this process has said: on the disk,
+        with `--sync always`. False if it has not by then, or nobody supervises."""
+        link = self._link
+        if link is None:
+            return False
+        try:
+            return link.acknowledged(timeout)
+        except Exception as error:
+            if is_the_agents(error):
+                raise
+            link.faults += 1
+            return False
+
     def __enter__(self) -> Session:
         return self
 

@@ -30,7 +30,7 @@ chat.tool("terminal", {"command": "make"}).__enter__()
 other = session("other")
 other.message("user", "x")
 other.delta("hello ")
-assert chat._link.acknowledged(30)
+assert chat.acknowledged(30)
 ready()
 forever()
 """
@@ -316,7 +316,7 @@ chat = session({EVIL!r}, model={EVIL!r})
 chat.title({EVIL!r})
 chat.message("user", {EVIL!r})
 chat.tool({EVIL!r}, {{"a": {EVIL!r}}}).__enter__()
-assert chat._link.acknowledged(30)
+assert chat.acknowledged(30)
 """
     agent = world.supervise(source + "ready()\nforever()")
     agent.wait_for("ready")
@@ -346,7 +346,7 @@ def abandoned(world: World, messages: int) -> None:
 chat = session("chat of {messages}")
 for number in range({messages}):
     chat.message("user", "word " * 100)
-assert chat._link.acknowledged(60)
+assert chat.acknowledged(60)
 ready()
 forever()
 """,

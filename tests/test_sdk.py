@@ -117,6 +117,47 @@ assert not any("socket" in name or "spool" in name for name in files), files
     assert [path for path in sorted(world.folder.rglob("*")) if path.name != "agent.py"] == before
 
 
+def test_who_asks_is_told_whether_it_is_written_down(world: World) -> None:
+    agent = world.supervise(
+        """
+chat = session("chat")
+for line in sys.stdin:
+    chat.message("user", line.strip())
+    ready(str(chat.acknowledged(0.2 if line.strip() == "unheard" else 20)))
+    if line.strip() == "odd":
+        for odd in (None, "soon", 10 ** 5000, float("nan")):
+            chat.message("user", "odd")
+            ready(str(chat.acknowledged(odd)))
+""",
+        "--sync", "always", stdin=subprocess.PIPE,
+    )  # fmt: skip
+    said = agent.process.stdin
+    assert said is not None
+
+    def say(word: bytes) -> str:
+        said.write(word + b"\n")
+        said.flush()
+        return agent.wait_for("")
+
+    assert say(b"heard") == "True"
+    [journal] = [path for run in world.runs() for path in run.glob("*.log")]
+    assert b"heard" in journal.read_bytes()
+    os.kill(agent.pid, signal.SIGSTOP)
+    assert say(b"unheard") == "False"
+    os.kill(agent.pid, signal.SIGCONT)
+    assert say(b"heard again") == "True"
+    assert b"unheard" in journal.read_bytes()
+    assert say(b"odd") == "True"
+    for _ in range(4):
+        assert agent.wait_for("") in ("True", "False"), "an odd answer to an odd question, no more"
+    agent.finish()
+
+
+def test_unsupervised_nobody_acknowledges(world: World) -> None:
+    ran = run(world, 'print(session("chat").acknowledged(20))')
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"False\n", b"")
+
+
 def test_unsupervised_it_imports_next_to_nothing(world: World) -> None:
     ran = run(
         world,

@@ -221,7 +221,7 @@ def test_weights_are_those_of_the_kernel_and_a_dead_process_has_none(sleeper: in
 STORED = """
 chat = session("chat")
 chat.message("user", "x")
-assert chat._link.acknowledged(30)
+assert chat.acknowledged(30)
 ready()
 forever()
 """

@@ -53,7 +53,7 @@ def sessions():
         for chat in chats[-count // 10 :]:
             for _ in range(50):
                 chat.delta("a few words of it, ")
-        chats[-1]._link.acknowledged(10)
+        chats[-1].acknowledged(10)
         return count // 10 * 51
 
     found = tenths([part] * 10)
@@ -72,7 +72,7 @@ def clients():
                 chat = session(f"chat-{number}-{os.getpid()}", db=answer + ".db")
                 for _ in range(500):
                     chat.delta("a few words of it, ")
-                chat._link.acknowledged(10)
+                chat.acknowledged(10)
                 os.write(heard, b".")
                 time.sleep(3600)
             pids.append(pid)
@@ -99,7 +99,7 @@ def journal():
         for number in range(per):
             chat.message("assistant", texts(number, 32_000))
             if number % 8 == 7:
-                chat._link.acknowledged(30)
+                chat.acknowledged(30)
         return per
 
     return tenths([part] * 10)

@@ -28,7 +28,6 @@ class Ours:
 
         self.chat = session("chat", source="cli", model="m", db=sys.argv[1] + ".db")
         self.delta = self.chat.delta
-        self.link = self.chat._link
         self.message("begin")
         assert self.acknowledged()
 
@@ -36,7 +35,7 @@ class Ours:
         self.chat.message("assistant", text)
 
     def acknowledged(self):
-        return self.link.acknowledged(10)
+        return self.chat.acknowledged(10)
 
     def receiver(self):
         return os.getppid()

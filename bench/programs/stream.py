@@ -23,7 +23,7 @@ with session("chat", db=told + ".db") as chat:
             chat.delta("a few words of it, ")
             if number % 2000 == 1999:
                 chat.message("assistant", None)
-                chat._link.acknowledged(5)
-        chat._link.acknowledged(5)
+                chat.acknowledged(5)
+        chat.acknowledged(5)
         time.sleep(2)
         stop()

@@ -14,7 +14,7 @@ chat = session("chat", source="cli", model="m")
 for number in range(count):
     chat.message("user" if number % 2 == 0 else "assistant", texts(number, size))
 chat.turn("start")
-assert chat._link.acknowledged(30)
+assert chat.acknowledged(30)
 with open(ready + ".new", "w") as file:
     file.write(str(os.getpid()))
 os.rename(ready + ".new", ready)
