@@ -150,17 +150,20 @@ class Link:
             self.send()
 
     def acknowledged(self, timeout: float) -> bool:
-        """Wait until the supervisor has acknowledged everything sent; False if it did not."""
+        """Wait until the supervisor has acknowledged everything sent; False if it did not, or if a
+        call that sends is further up this thread's own stack."""
         deadline = time.monotonic() + timeout
-        if self._lying:
-            self._alone(self._say_all)
-        while self._unacked:
+        while self._waiting or self._unacked:
+            if not self._alone(self._say_the_rest):
+                return False
             line = self._socket
             left = deadline - time.monotonic()
-            if line is None or left <= 0:
-                return False
-            _wait(line, reading=True, seconds=left)
-            self._alone(self._read_acks)
+            if self._unacked:
+                if line is None or not left > 0:  # nor is a NaN
+                    return False
+                _wait(line, reading=True, seconds=left)
+                if not self._alone(self._read_acks):
+                    return False
         return self._greeted and self._spool.lasts()
 
     def close(self) -> None:
@@ -224,6 +227,12 @@ class Link:
             else:
                 self._say_all()
 
+    def _say_the_rest(self) -> None:
+        """What lies in the ring alone, and what a call that was cut off has left."""
+        self._hand_over_all()
+        if self._on_line < self._next - 1:
+            self._say_all()
+
     def _keep(self, seq: int, frame: bytes) -> bool:
         """Put a frame into the ring. False: it is to go into the spool, there is no room.
 
@@ -273,7 +282,11 @@ class Link:
         self._since_acks += 1
         if self._since_acks >= ACKS_EVERY or self._unacked_bytes >= _MANY:
             self._read_acks()
-        if self._socket is None and not self._connect():
+        if not self._unacked:
+            # The supervisor has looked into the ring meanwhile.
+            self._on_line = last
+            told = True
+        elif self._socket is None and not self._connect():
             told = False
         elif self._on_line >= last:
             told = True
@@ -416,6 +429,7 @@ class Link:
 
     def _hang_up(self) -> None:
         line, self._socket = self._socket, None
+        self._on_line = 0
         self._owed = b""
         if line is not None:
             _let_go(line, self._inode)
@@ -483,7 +497,7 @@ def _wait(line: Socket, *, reading: bool, seconds: float) -> None:
                 os.sched_yield()
             if ready:
                 return
-        poller.poll(max(1, int(seconds * 1000)))
+        poller.poll(max(1, int(min(seconds, 3600) * 1000)))
     except (OSError, ValueError) as error:
         if is_the_agents(error):
             raise

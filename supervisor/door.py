@@ -16,6 +16,7 @@ from .listener import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import _socket
     from collections.abc import Callable
 
     from .client import Client, Stream
@@ -61,16 +62,19 @@ class Door:
     def answer(self) -> None:
         """Let in whoever knocks."""
         while (accepted := self._listener.accept()) is not None:
-            from .client import Client
-
             if len(self._clients) >= self._most:
                 self._make_room()
-            client = Client(*accepted)
+            client = _served(*accepted)
             fd = client.fileno()
             self._clients[fd] = client
             self._loop.when_readable(fd, self._server_of(client))
             if process_start(client.pid) is None:
                 self._drain(client)
+
+    def is_visited(self) -> bool:
+        """Whether anybody has come in, or stands outside now."""
+        self.answer()
+        return bool(self._clients or self.streams)
 
     def last_words(self, pid: int) -> None:
         """Read everything a process has sent to the end of it; for one that is dead."""
@@ -270,6 +274,15 @@ def take_over(door: Door, folder: str, name: str, who: tuple[int, int | None], l
     stream = door.open_stream(name, pid, said, after=max(numbers, default=0))
     stream.last = last
     door.tend(stream)
+
+
+def _served(line: _socket.socket, pid: int) -> Client:
+    try:
+        from .client import Client
+    except BaseException:
+        line.close()  # nobody will read it: its process has to know
+        raise
+    return Client(line, pid)
 
 
 def _is_segment(file: str, stream: str) -> bool:

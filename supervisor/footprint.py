@@ -121,9 +121,11 @@ class Weights:
             if weight is not None:
                 self._seen.setdefault(pid, {}).update(last=weight, last_at=time.time())
 
-    def reaped(self, pid: int, used: struct_rusage) -> None:
+    def reaped(self, pid: int, used: struct_rusage | None) -> None:
         """A child ended: the kernel says what it used at its highest, or what the largest of the
         processes that it waited for did."""
+        if used is None:
+            return
         spent = round(used.ru_utime + used.ru_stime, 2)
         self._seen.setdefault(pid, {}).update(peak=used.ru_maxrss * 1024, cpu=spent)
 

@@ -253,7 +253,7 @@ class Supervision:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status, used = any_child(weighed=bool(self._owners))
+                pid, status, used = any_child(weighed=self._door.is_visited())
             except ChildProcessError:
                 return
             if pid == 0:
@@ -266,9 +266,9 @@ class Supervision:
             elif not self._watcher.reaped(pid, status) and not self._hooks.reaped(pid, status):
                 if self._witness is not None:
                     self._witness.reaped(pid)
-                if pid in self._owners and used is not None:
-                    self._weights.reaped(pid, used)
+                self._weights.reaped(pid, used)
                 self._ended(pid, status)
+                self._weights.take(pid)  # of one that said nothing: nobody asks for it
 
     def _ended(self, pid: int, status: int) -> None:
         """A child of ours is dead: the one we started, or what others have left to us."""

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import DEADLINE, World, short
+from support import DEADLINE, World, short, until
 
 # Everything the SDK offers, with arguments no one should give it.
 ODD = r"""
@@ -150,6 +150,96 @@ for line in sys.stdin:
     assert say(b"odd") == "True"
     for _ in range(4):
         assert agent.wait_for("") in ("True", "False"), "an odd answer to an odd question, no more"
+    agent.finish()
+
+
+STRUCK = """
+from hermes_supervise.agent_shim import link, ring
+
+chat = session("chat")
+chat.message("user", "begin")
+assert chat.acknowledged(20)
+
+def strike(owner, name, what):
+    \'\'\'Have this happen once where `owner` does something with the word.\'\'\'
+    real = getattr(owner, name)
+    def struck(*arguments):
+        if any(b"struck" in one for one in arguments if isinstance(one, bytes)):
+            setattr(owner, name, real)
+            what()
+        return real(*arguments)
+    setattr(owner, name, struck)
+"""
+
+
+def test_who_asks_within_a_call_that_sends_is_not_told_that_it_is_safe(world: World) -> None:
+    """A handler that says a last word, asks and leaves: what it interrupted has not sent it yet."""
+    agent = world.supervise(
+        STRUCK
+        + """
+def handler():
+    chat.message("user", "by the handler")
+    before = time.process_time()
+    ready(f"in it {chat.acknowledged(3)} {time.process_time() - before < 1}")
+
+strike(link.frames, "encode", handler)
+chat.message("user", "struck")
+ready(f"behind it {chat.acknowledged(20)}")
+forever()
+"""
+    )
+    assert agent.wait_for("in it") == "in it False True", (
+        "at once, and without a word that is untrue"
+    )
+    assert agent.wait_for("behind it") == "behind it True"
+    agent.kill_agent()
+    agent.finish()
+    said = [content for _, content in short(world.messages("chat"))]
+    assert said == ["begin", "struck", "by the handler"]
+
+
+@pytest.mark.parametrize("place", ['link.frames, "encode"', 'ring.Ring, "put"'])
+def test_who_asks_after_a_call_that_was_cut_off_has_it_sent_first(world: World, place: str) -> None:
+    agent = world.supervise(
+        STRUCK
+        + f"""
+def interrupt():
+    raise KeyboardInterrupt
+
+strike({place}, interrupt)
+try:
+    chat.message("user", "struck")
+except KeyboardInterrupt:
+    ready("cut off")
+ready(f"asked {{chat.acknowledged(20)}}")
+forever()
+"""
+    )
+    agent.wait_for("cut off")
+    assert agent.wait_for("asked") == "asked True"
+    [run] = world.runs()
+    assert any(b"struck" in path.read_bytes() for path in run.glob("*.log"))
+    agent.kill_agent()
+    agent.finish()
+    assert [content for _, content in short(world.messages("chat"))] == ["begin", "struck"]
+
+
+def test_what_the_supervisor_took_from_the_ring_need_not_be_sent(world: World) -> None:
+    agent = world.supervise(
+        STRUCK
+        + """
+chat.message("assistant", "long " * 10_000)
+sys.stdin.readline()
+ready(f"asked {chat.acknowledged(float('inf'))} {chat._link.faults}")
+""",
+        stdin=subprocess.PIPE,
+    )
+    until(lambda: any(b"long" in p.read_bytes() for r in world.runs() for p in r.glob("*.log")),
+          "the supervisor has looked into the ring")  # fmt: skip
+    assert agent.process.stdin is not None
+    agent.process.stdin.write(b"\n")
+    agent.process.stdin.flush()
+    assert agent.wait_for("asked") == "asked True 0"
     agent.finish()
 
 
