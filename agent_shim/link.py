@@ -156,8 +156,7 @@ class Link:
         while self._waiting or self._unacked:
             if not self._alone(self._say_the_rest):
                 return False
-            line = self._socket
-            left = deadline - time.monotonic()
+            line, left = self._socket, deadline - time.monotonic()
             if self._unacked:
                 if line is None or not left > 0:  # nor is a NaN
                     return False
@@ -282,10 +281,8 @@ class Link:
         self._since_acks += 1
         if self._since_acks >= ACKS_EVERY or self._unacked_bytes >= _MANY:
             self._read_acks()
-        if not self._unacked:
-            # The supervisor has looked into the ring meanwhile.
-            self._on_line = last
-            told = True
+        if not self._unacked:  # the supervisor has looked into the ring meanwhile
+            told, self._on_line = True, last
         elif self._socket is None and not self._connect():
             told = False
         elif self._on_line >= last:
