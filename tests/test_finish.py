@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 from hermes_supervise.supervisor import run as runs
-from hermes_supervise.supervisor.recovery import finish
+from hermes_supervise.supervisor.recovery import finish, report
 from hermes_supervise.supervisor.recovery.gather import Gathered, gather
 from hermes_supervise.supervisor.recovery.told import Told
 from support import Supervised, World, kill, short, wait_dead
@@ -128,3 +130,30 @@ def test_who_died_right_after_it_was_found_alive_is_left_for_the_next_look(
         runs.retire(run)
     assert world.call("recover").returncode == 0
     assert short(world.messages("chat")) == [("user", "before"), ("user", "behind")]
+
+
+@pytest.mark.parametrize(
+    ("told", "known"),
+    [
+        ([(1, None, "running"), (1, 5.0, "ok")], "ok"),
+        ([(1, 5.0, "ok"), (1, None, "running")], "ok"),
+        ([(1, 5.0, "failed"), (2, None, "running")], "running"),
+        ([(2, None, "running"), (1, 5.0, "failed")], "running"),
+        ([(1, 5.0, "failed"), (2, 9.0, "ok"), (2, None, "running")], "ok"),
+        ([(1, 5.0, "ok"), ("odd", None, "running")], "ok"),
+    ],
+)
+def test_of_two_who_tell_of_a_hook_the_one_who_knows_more_is_believed(
+    tmp_path: Path, told: list[tuple[object, float | None, str]], known: str
+) -> None:
+    """A runner that is done with it, and a recoverer that saw it at work just before."""
+    path = tmp_path / "report.jsonl"
+    queued = [{"id": "h", "outcome": "waiting", "attempt": 0, "ended": None}]
+    one = report.Settled("s", "run", "stream", "db", "interrupted", "killed", 1.0, hooks=queued)
+    report.append(str(path), [one])
+    with open(path, "a") as file:
+        for attempt, ended, outcome in told:
+            hook = {"id": "h", "outcome": outcome, "attempt": attempt, "ended": ended}
+            file.write(json.dumps({"stream": "stream", "session": "s", "hook": hook}) + "\n")
+    [found] = report.read(str(path))
+    assert [hook["outcome"] for hook in found.hooks] == [known]

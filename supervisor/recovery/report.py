@@ -116,7 +116,10 @@ def read(path: str) -> list[Settled]:
                     fields = jsontext.loads(line)
                     if "hook" in fields:
                         hook = fields["hook"]
-                        ran.setdefault((fields["stream"], fields["session"]), {})[hook["id"]] = hook
+                        known = ran.setdefault((fields["stream"], fields["session"]), {})
+                        # Two may tell of it at once, and who looked first may write last.
+                        if _how_far(hook) >= _how_far(known.get(hook["id"], {})):
+                            known[hook["id"]] = hook
                         continue
                     fields["recovered"] = Counts(**fields["recovered"])
                     one = Settled(**fields)
@@ -126,9 +129,14 @@ def read(path: str) -> list[Settled]:
     except FileNotFoundError:
         pass
     for which, one in found.items():
-        known = {hook["id"]: hook for hook in one.hooks if "id" in hook}
-        one.hooks = list((known | ran.get(which, {})).values())
+        queued = {hook["id"]: hook for hook in one.hooks if "id" in hook}
+        one.hooks = list((queued | ran.get(which, {})).values())
     return list(found.values())
+
+
+def _how_far(hook: dict[str, Any]) -> tuple[int, float]:
+    """Which attempt, and whether it is over."""
+    return int(hook.get("attempt") or 0), float(hook.get("ended") or 0.0)
 
 
 def every() -> list[Settled]:
