@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hermes_supervise.supervisor.hooks import queue
+from hermes_supervise.supervisor.hooks import queue, runner
 from hermes_supervise.supervisor.hooks.entry import MOST_CUT_OFF, Entry
 from support import World, alive, children, has_open, kill, until, wait_dead
 
@@ -472,6 +472,31 @@ def test_a_hook_that_cannot_be_written_leaves_nothing(
     [folder] = queue.groups()
     assert os.listdir(folder) == []
     assert queue.add(entry) is entry
+
+
+def test_a_hook_that_is_run_before_its_queueing_is_over_is_not_queued_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its runner takes the folder away with the last hook in it, under who makes that last."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(world.state))
+    entry = Entry("k", "run", "0" * 32, "chat", "on_session_end", "command", "hook", ["true"],
+                  {"extra": {}})  # fmt: skip
+    real, first = queue.sync_folder, [True]
+
+    def run_first(folder: str) -> None:
+        if folder.endswith(entry.group) and first:
+            first.pop()
+            runner._attend(folder, wait=False)
+            assert not os.path.exists(folder)
+        real(folder)
+
+    monkeypatch.setattr(queue, "sync_folder", run_first)
+    added = queue.add(entry)
+    monkeypatch.setattr(queue, "sync_folder", real)
+    assert (added.state, len(added.attempts)) == ("done", 1)
+    assert queue.groups() == []
+    [(state, done)] = queue.every()
+    assert (state, len(done.attempts)) == ("done", 1)
 
 
 def test_old_ones_go_and_it_is_said_of_those_that_were_given_up(

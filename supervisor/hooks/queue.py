@@ -51,10 +51,11 @@ def place(*names: str) -> str:
 
 def add(entry: Entry) -> Entry:
     """Put it into the queue, for good once this returns; or find it there: then that one."""
-    known = find(entry.id, entry.group)
-    if known is not None:
-        return known
     while True:
+        # Also after each try: who removed the folder may have run this one, too.
+        known = find(entry.id, entry.group)
+        if known is not None:
+            return known
         folder = place(WAITING, entry.group)
         try:
             _write(os.path.join(folder, f"{entry.id}.json"), entry)
