@@ -74,7 +74,8 @@ def _grow(world: ground.World, mebibytes: int) -> tuple[Any, float]:
     """An agent that says that much and settles nothing; and what compaction burnt meanwhile."""
     answer = world.folder / "answer.json"
     command = [*ground.program("many.py"), str(answer), "journal", str(mebibytes)]
-    process = world.start([*ground.SUPERVISE, "--", *command])
+    # Without what would store it meanwhile, on a core that the two need.
+    process = world.start([*ground.SUPERVISE, "--checkpoint", "0", "--", *command])
     procfs.until(answer.exists, 1800)
     seen = json.loads(answer.read_text())
     time.sleep(1)
