@@ -244,9 +244,9 @@ class Door:
 
     def _look_into_ring(self, stream: Stream) -> None:
         """Write down what its process has said, and not sent yet because more is to follow."""
-        stream.looks -= 1
         from .ringview import RingView
 
+        stream.looks -= 1
         stream.view = stream.view or RingView(self._folder, stream.name)
         try:
             found = stream.view.frames_after(stream.last)

@@ -129,6 +129,9 @@ class Weights:
         spent = round(used.ru_utime + used.ru_stime, 2)
         self._seen.setdefault(pid, {}).update(peak=used.ru_maxrss * 1024, cpu=spent)
 
+    def forget(self, pid: int) -> None:
+        self._seen.pop(pid, None)
+
     def take(self, pid: int) -> dict[str, object]:
         """All that is known of a process that is dead; it is forgotten here."""
         return {**self._seen.pop(pid, {}), **of_group()}

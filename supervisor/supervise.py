@@ -268,7 +268,7 @@ class Supervision:
                     self._witness.reaped(pid)
                 self._weights.reaped(pid, used)
                 self._ended(pid, status)
-                self._weights.take(pid)  # of one that said nothing: nobody asks for it
+                self._weights.forget(pid)  # of one that said nothing: nobody asks for it
 
     def _ended(self, pid: int, status: int) -> None:
         """A child of ours is dead: the one we started, or what others have left to us."""

@@ -22,7 +22,6 @@ from ...ipc.endpoint import sync_folder
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
 PATIENCE = 150.0
 
@@ -108,12 +107,7 @@ class transaction:
     def __enter__(self) -> None:
         self._db.execute("BEGIN IMMEDIATE")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None:
                 self._db.execute("COMMIT")
@@ -135,12 +129,7 @@ class plain_errors:
     def __enter__(self) -> None:
         pass
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, apsw.Error | OSError | ValueError):  # ValueError: no path can be this
             why = explained(error, self._path, self._patience)
             raise Trouble(f"{self._path}: {why}") from error

@@ -24,6 +24,7 @@ from .connection import PATIENCE, Patience, Replaced, Trouble
 from .reading import Reading
 from .reconcile import Compared, Counts, Insert, Row, call_ids, compare
 from .replay import Session
+from .schema import decoded, encoded, from_json, is_time
 from .stored import from_rows, mark
 
 TYPE_CHECKING = False
@@ -204,7 +205,7 @@ class StateDb(Reading):
         deaths = [ended[0]] if ended else []
         for key, value in self._markers_of(session.id):
             if key != key_of(stream, session.id):
-                deaths.append((schema.from_json(value) or {}).get("died"))
+                deaths.append((from_json(value) or {}).get("died"))
         return max(
             (at for at in deaths if isinstance(at, int | float) and at < session.began), default=0.0
         )
@@ -284,14 +285,7 @@ class StateDb(Reading):
             (text.storable(session_id), above),
         )
         return [
-            Row(
-                id,
-                role,
-                schema.decoded(content),
-                call,
-                call_ids(schema.from_json(calls)),
-                timestamp or 0.0,
-            )
+            Row(id, role, decoded(content), call, call_ids(from_json(calls)), timestamp or 0.0)
             for id, role, content, call, calls, timestamp in cursor
         ]
 
@@ -309,7 +303,7 @@ class StateDb(Reading):
     def _insert(self, session_id: str, insert: Insert) -> int:
         values = self._values(insert.message)
         values["session_id"] = text.storable(session_id)
-        if not schema.is_time(values.get("timestamp")):
+        if not is_time(values.get("timestamp")):
             values["timestamp"] = insert.at
         self._write("messages", values)
         return self._db.last_insert_rowid()
@@ -321,7 +315,7 @@ class StateDb(Reading):
             # Of a value that is not there the table knows best what to make.
             wanted = value is not None and name not in ("id", "session_id", "active")
             if wanted and name in self._columns["messages"]:
-                values[name] = schema.encoded(name, value)
+                values[name] = encoded(name, value)
         if not self._names_tools:
             values.pop("tool_name", None)
         return values
@@ -329,14 +323,14 @@ class StateDb(Reading):
     def _create(self, session: Session, died_at: float) -> None:
         about = session.about
         values = {
-            name: schema.encoded(name, about[name])
+            name: encoded(name, about[name])
             for name in ("model", "user_id", "system_prompt", "cwd", "model_config")
             if about.get(name) is not None
         }
         values["id"] = text.storable(session.id)
         values["source"] = text.storable(str(about.get("source") or "agent"))
         started = about.get("started")
-        values["started_at"] = started if schema.is_time(started) else session.began or died_at
+        values["started_at"] = started if is_time(started) else session.began or died_at
         parent = about.get("parent")
         if isinstance(parent, str) and self._exists(parent):
             values["parent_session_id"] = text.storable(parent)
@@ -402,7 +396,7 @@ class StateDb(Reading):
 
     def _marker(self, key: str) -> dict[str, Any]:
         self._db.execute(schema.META)
-        found = schema.from_json(self._meta(key))
+        found = from_json(self._meta(key))
         return found if isinstance(found, dict) else {}
 
     def _meta(self, key: str) -> str | None:
