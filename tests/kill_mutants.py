@@ -78,9 +78,8 @@ MUTANTS = [
     Mutant(
         "a hook that was queued and done is queued again",
         "supervisor/hooks/queue.py",
-        "    known = find(entry.id, entry.group)\n    if known is not None:\n        return known\n"
-        "    while True:",
-        "    while True:",
+        "        if known is not None:\n            return known\n        folder = place(",
+        "        folder = place(",
         ("small/helper/self",),
     ),
     Mutant(
