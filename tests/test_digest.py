@@ -13,6 +13,7 @@ from hermes_supervise.ipc import frames, records
 from hermes_supervise.supervisor import run as runs
 from hermes_supervise.supervisor.journal import Journal
 from hermes_supervise.supervisor.recovery import digest, finish
+from hermes_supervise.supervisor.recovery.checkpoint import Databases
 from hermes_supervise.supervisor.recovery.statedb import StateDb
 from streams import called
 from support import World
@@ -166,6 +167,7 @@ def test_what_an_agent_stores_itself_is_left_for_the_end(here: World) -> None:
     first.write_bytes(first.read_bytes() + frames.encode(10_000, records.pack(settled)))
     run = runs.claim(str(folder))
     assert run is not None
-    digest.digest(run, STREAM)
+    with Databases(run, 1.0) as databases:
+        digest.digest(run, STREAM, databases)
     assert not here.db.exists(), "nothing was written"
     run.release()

@@ -26,7 +26,7 @@ from .gather import gather, stored_name
 from .reconcile import Counts
 from .replay import Session, Told, replay
 from .statedb import StateDb, Trouble, key_of
-from .stored import Stored, as_rows, from_rows, records_of, said
+from .stored import Stored, as_rows, records_of, said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,6 +99,9 @@ class Databases:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         for database in self._open.values():
             database.close()
 
@@ -147,6 +150,7 @@ class RunningDb(StateDb):
         marker knows of all the steps of one call. If the agent is dead, what goes in is counted."""
         key = key_of(stream, session.id)
         fresh: dict[str, Stored] = {}
+        rows: list[list[object]] = []
         rest: list[Insert] | None = None
         before: dict[str, Any] = {}
         while rest is None or rest:
@@ -156,12 +160,13 @@ class RunningDb(StateDb):
                     rest = self._to_store(stream, session, now, before, fresh)
                     if rest is None:
                         return
-                rows = self._insert_first(session.id, rest)
-                inserts, rest = rest[: len(rows)], rest[len(rows) :]
-                for insert, row in zip(inserts, rows, strict=True):
+                made = self._insert_first(session.id, rest)
+                inserts, rest = rest[: len(made)], rest[len(made) :]
+                for insert, row in zip(inserts, made, strict=True):
                     fresh[insert.uid] = Stored(row, *insert.said, True)
+                rows += as_rows(fresh)
                 marker: dict[str, Any] = {
-                    "rows": as_rows(fresh),
+                    "rows": rows,
                     "at": now,
                     "told": None if rest else session.heard,
                     "title": self._retitle(session, before.get("title")),
@@ -172,11 +177,12 @@ class RunningDb(StateDb):
                     for insert in inserts:
                         counts.add(insert)
                     marker["counts"] = vars(counts)
-                elif fresh:
+                elif rows:
                     self._count(session.id)  # of a dead agent's, once all is there
                 self._mark(key, marker)
             before = marker
             session.stored |= fresh
+            fresh.clear()
             yield bool(rest)
 
     def _to_store(
@@ -192,27 +198,22 @@ class RunningDb(StateDb):
         ends = session.idle and marker.get("ended") is None
         if marker.get("done") or (marker.get("told") == session.heard and not ends):
             return None
-        # Of a call that was cut off only the marker knows, which is about to be overwritten.
-        unwritten = {
-            uid: one
-            for uid, one in from_rows(marker.get("rows") or []).items()
-            if session.stored.get(uid) != one
-        }
-        self._go_on_from(session, marker)
+        unwritten = self._go_on_from(session, marker)
         if not self._is_ours(session, marker):
             return None
-        fresh |= unwritten
+        fresh |= unwritten  # for the marker is about to be overwritten
         found = self._compared(stream, session, now, [], living=True)
         if not self._exists(session.id):
             if not found.inserts:
                 return None
             self._create(session, now)
-        numbers = {item.uid: said(item) for item in session.said_items()}
-        for uid, row in found.there.items():
-            fresh[uid] = Stored(row, *numbers.get(uid, (0, 0)), False)
+        # Those that stand for a call without an answer are nobody's word.
+        fresh |= {uid: Stored(row, 0, 0, False) for uid, row in found.there.items()}
         for item in session.said_items():
+            if item.uid in found.there:
+                fresh[item.uid] = Stored(found.there[item.uid], *said(item), False)
             if item.outdated and item.row is not None:
-                first, last = numbers[item.uid]
+                first, last = said(item)
                 known = session.stored.get(item.uid)
                 first = known.first if known is not None else first
                 fresh[item.uid] = Stored(item.row, first, last, True)

@@ -73,8 +73,8 @@ def to_write(path: str, patience: Patience) -> apsw.Connection:
     _keep_the_wal(db)
     db.execute("PRAGMA foreign_keys = ON")
     db.execute("PRAGMA synchronous = EXTRA")
-    # So that the pages of the index that a step needs are read once.
-    db.execute("PRAGMA cache_size = -8000")
+    # KiB, used as far as needed: of a long recovery, the pages of the search index that are merged.
+    db.execute("PRAGMA cache_size = -32000")
     return db
 
 

@@ -12,37 +12,36 @@ from __future__ import annotations
 
 import time
 
-from .checkpoint import Databases, left_to_us, stores_itself, write_down
+from .checkpoint import left_to_us, stores_itself, write_down
 from .compact import closed_part, essential, put_in_place
 from .finish import is_alive
 from .gather import files_of
 from .replay import Told, replay
-from .statedb import PATIENCE
 from .stored import mark
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..run import Run
+    from .checkpoint import Databases
 
 
-def digest(run: Run, stream: str, patience: float = PATIENCE) -> None:
+def digest(run: Run, stream: str, databases: Databases) -> None:
     """Raises Trouble where the database cannot be written now; nothing is lost by that."""
     numbers = sorted(
         int(name.split(".")[1])
         for name in files_of(run.folder, stream)
         if name.endswith(".log") and name.split(".")[1].isdecimal()
     )
-    with Databases(run, patience) as databases:
-        for number in numbers[:-1]:
-            names, found = closed_part(run.folder, stream, number)
-            told = replay(found.frames)
-            odd = told.gaps or told.bad_records or found.damaged
-            if odd or stores_itself(told) or is_alive(told):
-                return
-            _store(run, stream, told, databases)
-            kept = essential(found.frames, databases.have_the_end_of, told)
-            put_in_place(run.folder, stream, names, found, kept)
-            del found, told, kept
+    for number in numbers[:-1]:
+        names, found = closed_part(run.folder, stream, number)
+        told = replay(found.frames)
+        odd = told.gaps or told.bad_records or found.damaged
+        if odd or stores_itself(told) or is_alive(told):
+            return
+        _store(run, stream, told, databases)
+        kept = essential(found.frames, databases.have_the_end_of, told)
+        put_in_place(run.folder, stream, names, found, kept)
+        del found, told, kept
 
 
 def _store(run: Run, stream: str, told: Told, databases: Databases) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..hooks.due import Due
+    from .checkpoint import Databases
 
 _FILES_TRIED = 3
 _LONG = 3  # segments
@@ -60,7 +61,23 @@ class Finisher:
         self.settings = settings_of(run)
         self._due: Due | None = None
         self._databases: dict[str, StateDb | Trouble] = {}
+        self._digesting: Databases | None = None
         self._replaced = 0
+
+    def digest(self, stream: str) -> None:
+        """A long one piece by piece, as far as that goes: what is left is in memory at once."""
+        if sum(name.endswith(".log") for name in files_of(self._run.folder, stream)) < _LONG:
+            return
+        from .checkpoint import Databases
+        from .digest import digest
+
+        if self._digesting is None:
+            self._digesting = Databases(self._run, self._patience)
+        try:
+            digest(self._run, stream, self._digesting)
+        except Trouble:  # which is told of when the rest cannot be written either
+            self._digesting.close()
+            self._digesting = None
 
     def finish(self, stream: str, found: Gathered, told: Told) -> list[Settled]:
         idle.mark(self._run, stream, told)
@@ -94,6 +111,9 @@ class Finisher:
         return self._due
 
     def close(self) -> None:
+        # Not before: a file with a long WAL that nobody has open is read as a whole when opened.
+        if self._digesting is not None:
+            self._digesting.close()
         for database in self._databases.values():
             if isinstance(database, StateDb):
                 database.close()
@@ -355,7 +375,7 @@ def finish_streams(
         settled = []
         for stream in streams:
             try:
-                _digest(run, stream, PATIENCE)
+                finisher.digest(stream)
                 found, told, alive = _all_it_told(run, stream)
                 pid = told.hello.get("pid")
                 told.death = told.death or (known or {}).get(pid if isinstance(pid, int) else 0)
@@ -384,19 +404,19 @@ def finish_left_behind(
     told = {}
     faults: list[Exception] = []
     _read_transcripts(run)
-    for stream in run.streams():
-        try:
-            _digest(run, stream, patience)
-            told[stream] = _all_it_told(run, stream)
-        except Exception as fault:
-            faults.append(fault)
     finisher = Finisher(run, set(), patience, wrote)
-    booted = finisher.settings.get("boot")
-    same_boot = booted == runs.boot_id()
-    living = {stream for stream, (_, _, alive) in told.items() if same_boot and alive}
-    for stream in living:
-        finisher._held |= {s.id for s in told[stream][1].sessions.values() if s.ended is None}
     try:
+        for stream in run.streams():
+            try:
+                finisher.digest(stream)
+                told[stream] = _all_it_told(run, stream)
+            except Exception as fault:
+                faults.append(fault)
+        booted = finisher.settings.get("boot")
+        same_boot = booted == runs.boot_id()
+        living = {stream for stream, (_, _, alive) in told.items() if same_boot and alive}
+        for stream in living:
+            finisher._held |= {s.id for s in told[stream][1].sessions.values() if s.ended is None}
         settled = []
         for stream in sorted(set(told) - living):
             try:
@@ -412,18 +432,6 @@ def finish_left_behind(
         return settled, max(len(living), int(runs.living_agent(run) is not None))
     finally:
         finisher.close()
-
-
-def _digest(run: runs.Run, stream: str, patience: float) -> None:
-    """A long one piece by piece, as far as that goes: what is left is in memory at once."""
-    if sum(name.endswith(".log") for name in files_of(run.folder, stream)) < _LONG:
-        return
-    from .digest import digest
-
-    try:
-        digest(run, stream, patience)
-    except Trouble:
-        pass  # which is told of when the rest cannot be written either
 
 
 def _all_it_told(run: runs.Run, stream: str) -> tuple[Gathered, Told, bool]:

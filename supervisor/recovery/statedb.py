@@ -25,7 +25,7 @@ from .reading import Reading
 from .reconcile import Compared, Counts, Insert, Row, call_ids, compare
 from .replay import Session
 from .schema import decoded, encoded, from_json, is_time
-from .stored import from_rows, mark
+from .stored import Stored, from_rows, mark
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class StateDb(Reading):
         self.path = path
         self.wrote: Callable[[int, int], None] | None = None
         self._patience = Patience(patience)
+        self._statements: dict[tuple[str, ...], str] = {}
         with self._plain_errors():
             self._db = connection.to_read(path, self._patience) if read_only else self._open()
             self._columns = {t: self._columns_of(t) for t in ("sessions", "messages")}
@@ -119,10 +120,13 @@ class StateDb(Reading):
                     if not rest:
                         return self._close(key, session, counts, died_at, end)
 
-    def _go_on_from(self, session: Session, marker: dict[str, Any]) -> None:
-        """What was stored while the agent ran, of which only the marker may know yet; and what
-        it said since of the same: a message in another form, a session that goes on."""
-        session.stored |= from_rows(marker.get("rows") or [])
+    def _go_on_from(self, session: Session, marker: dict[str, Any]) -> dict[str, Stored]:
+        """What was stored while the agent ran; and what it said since of the same: a message in
+        another form, a session that goes on. Returns what only the marker knew: a call that was
+        cut off has written it down nowhere else."""
+        known = from_rows(marker.get("rows") or [])
+        unwritten = {uid: one for uid, one in known.items() if session.stored.get(uid) != one}
+        session.stored |= unwritten
         if session.stored:
             mark(session)
         for item in session.said_items():
@@ -135,6 +139,7 @@ class StateDb(Reading):
                 "WHERE id = ? AND ended_at = ? AND end_reason = ?",
                 (text.storable(session.id), *ended),
             )
+        return unwritten
 
     def _bring_up_to_date(self, row: int, session_id: str, message: dict[str, Any]) -> None:
         """A row that we wrote: what the message does not carry any more goes, too."""
@@ -337,9 +342,12 @@ class StateDb(Reading):
         self._write("sessions", {k: v for k, v in values.items() if k in self._columns["sessions"]})
 
     def _write(self, table: str, values: dict[str, Any]) -> None:
-        names = ", ".join(f'"{name}"' for name in values)
-        marks = ", ".join("?" * len(values))
-        self._db.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(values.values()))
+        columns = (table, *values)
+        if columns not in self._statements:
+            names = ", ".join(f'"{name}"' for name in values)
+            marks = ", ".join("?" * len(values))
+            self._statements[columns] = f"INSERT INTO {table} ({names}) VALUES ({marks})"
+        self._db.execute(self._statements[columns], tuple(values.values()))
 
     def _count(self, session_id: str) -> None:
         """Counters that match the rows."""

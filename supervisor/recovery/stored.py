@@ -38,7 +38,7 @@ def uid_of_answer(call: str) -> str:
 
 def said(item: Item) -> tuple[int, int]:
     """The numbers of the first and the last record that say this message; 0 if nobody did."""
-    return item.made_of[0] if item.made_of else 0, max(item.made_of, default=0)
+    return (item.made_of[0], max(item.made_of)) if item.made_of else (0, 0)
 
 
 def as_rows(stored: dict[str, Stored]) -> list[list[object]]:
