@@ -74,7 +74,7 @@ else:
     def _equal(self, other):
         if other.__class__ is not self.__class__:
             return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self._fields)
+        return self.__dict__ == other.__dict__
 
     def _shown(self):
         fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self._fields)

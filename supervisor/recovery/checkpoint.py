@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import time
 
-from ...ipc import frames, records
+from ...ipc import frames, jsontext, records
 from ...ipc.endpoint import sync_folder
 from .. import text
 from ..adapters import hermes, hermes_rows
@@ -150,7 +150,7 @@ class RunningDb(StateDb):
         marker knows of all the steps of one call. If the agent is dead, what goes in is counted."""
         key = key_of(stream, session.id)
         fresh: dict[str, Stored] = {}
-        rows: list[list[object]] = []
+        rows: list[str] = []
         rest: list[Insert] | None = None
         before: dict[str, Any] = {}
         while rest is None or rest:
@@ -164,9 +164,8 @@ class RunningDb(StateDb):
                 inserts, rest = rest[: len(made)], rest[len(made) :]
                 for insert, row in zip(inserts, made, strict=True):
                     fresh[insert.uid] = Stored(row, *insert.said, True)
-                rows += as_rows(fresh)
+                rows += [jsontext.dumps(row) for row in as_rows(fresh)]
                 marker: dict[str, Any] = {
-                    "rows": rows,
                     "at": now,
                     "told": None if rest else session.heard,
                     "title": self._retitle(session, before.get("title")),
@@ -179,7 +178,7 @@ class RunningDb(StateDb):
                     marker["counts"] = vars(counts)
                 elif rows:
                     self._count(session.id)  # of a dead agent's, once all is there
-                self._mark(key, marker)
+                self._mark(key, marker, rows)
             before = marker
             session.stored |= fresh
             fresh.clear()

@@ -116,16 +116,17 @@ def _fold(told: Told, record: Record) -> None:
     if fold is None:
         told.lasting.append(told.last)
         return
-    session = _session(told, record)
+    at = _time(record)
+    session = _session(told, record, at)
     before = session.phase
     session.heard = told.last
-    session.heard_at = max(session.heard_at, _time(record))
-    fold(told, session, record)
+    session.heard_at = max(session.heard_at, at)
+    fold(told, session, record, at)
     if session.phase is not before:
-        session.phase_at = _time(record)
+        session.phase_at = at
 
 
-def _session(told: Told, record: Record) -> Session:
+def _session(told: Told, record: Record, at: float) -> Session:
     """The session a record speaks of: by its live id, or the first one if it names none."""
     name = record.get("session") or told._key
     if not isinstance(name, str):
@@ -133,14 +134,14 @@ def _session(told: Told, record: Record) -> Session:
     if told._key is None:
         told._key = name
     session = told.session(told.live_id(name))
-    session.began = session.began or _time(record)
+    session.began = session.began or at
     return session
 
 
 # -- one function a kind of record ---------------------------------------------------------
 
 
-def _session_told(told: Told, session: Session, record: Record) -> None:
+def _session_told(told: Told, session: Session, record: Record, at: float) -> None:
     about = {k: v for k, v in record.items() if k not in ("kind", "session", "at")}
     if not session.announced or not about.items() <= session.about.items():
         older = ((seq, names - about.keys()) for seq, names in session.announced.items())
@@ -150,7 +151,7 @@ def _session_told(told: Told, session: Session, record: Record) -> None:
     session.move(Event.SESSION_OPENED, told.last)
 
 
-def _history(told: Told, session: Session, record: Record) -> None:
+def _history(told: Told, session: Session, record: Record, at: float) -> None:
     """What the agent held before. Once it speaks live, an older picture tells nothing new."""
     if session.spoke:
         return
@@ -158,10 +159,10 @@ def _history(told: Told, session: Session, record: Record) -> None:
     session.items, session._places = [], {}
     for index, message in enumerate(messages):
         uid = str(message.get("uid") or f"history-{index}")
-        _place(session, uid, message, _time(record), told.last, live=False)
+        _place(session, uid, message, at, told.last, live=False)
 
 
-def _message(told: Told, session: Session, record: Record) -> None:
+def _message(told: Told, session: Session, record: Record, at: float) -> None:
     message = _checked(record["message"])
     role = message["role"]
     given = record.get("uid")
@@ -170,19 +171,19 @@ def _message(told: Told, session: Session, record: Record) -> None:
     place = session._places.get(uid)
     known = session.stored.get(uid)
     if place is None and known is not None and told.last > known.first:
-        older = session.again.setdefault(uid, Item(uid, message, _time(record)))
+        older = session.again.setdefault(uid, Item(uid, message, at))
         older.message = message
         older.made_of.append(told.last)
         return
     said_before = place is not None and session.items[place].live
     if said_before and place != len(session.items) - 1:
         # An older message, put right. What has happened since stays as it is.
-        _place(session, uid, message, _time(record), told.last)
+        _place(session, uid, message, at, told.last)
         return
     if role == "user" or record.get("aside") is True:
-        _set_aside(told, session, record)
+        _set_aside(told, session, at)
     absorbed = _complete_reply(session, message) if role == "assistant" else []
-    item = _place(session, uid, message, _time(record), told.last)
+    item = _place(session, uid, message, at, told.last)
     item.made_of += absorbed
     if role == "user":
         _begin_turn(session)
@@ -250,22 +251,22 @@ def _complete_reply(session: Session, message: Message) -> list[int]:
     return reply.made_of if took else []
 
 
-def _set_aside(told: Told, session: Session, record: Record) -> None:
+def _set_aside(told: Told, session: Session, at: float) -> None:
     """The reply being streamed was broken off and something else follows: it was shown, so it
     stands in its place as a message of its own."""
     reply, session.reply = session.reply, None
     message = reply.as_message() if reply is not None else None
     if reply is None or message is None:
         return
-    item = _place(session, f"broken-off-{told.last}", message, _time(record), told.last)
+    item = _place(session, f"broken-off-{told.last}", message, at, told.last)
     item.partial = True
     item.made_of += reply.made_of
 
 
-def _delta(told: Told, session: Session, record: Record) -> None:
+def _delta(told: Told, session: Session, record: Record, at: float) -> None:
     reply = session.reply
     if reply is None or record.get("restart") is True:
-        reply = session.reply = Reply(began=_time(record))
+        reply = session.reply = Reply(began=at)
     if not reply.broken:
         reply.text_pieces.append(str(record.get("text", "")))
         reply.reasoning_pieces.append(str(record.get("reasoning", "")))
@@ -273,7 +274,7 @@ def _delta(told: Told, session: Session, record: Record) -> None:
     session.move(Event.PIECE_CAME, told.last)
 
 
-def _tool(told: Told, session: Session, record: Record) -> None:
+def _tool(told: Told, session: Session, record: Record, at: float) -> None:
     id = _named(record, "call")
     starting = record.get("phase") == "start"
     call = session.calls.get(id)
@@ -286,13 +287,13 @@ def _tool(told: Told, session: Session, record: Record) -> None:
         made = [{"id": id, "type": "function", "function": function}]
         message: Message = {"role": "assistant", "content": None, "tool_calls": made}
         absorbed = _complete_reply(session, message)
-        item = _place(session, f"call-{told.last}", message, _time(record), told.last)
+        item = _place(session, f"call-{told.last}", message, at, told.last)
         item.made_of += absorbed
         call = _open_call(session, id, name, item)
     call.item.tools.append(told.last)
     if starting:
         call.started = session.announces_tools = True
-        call.began = _time(record)
+        call.began = at
         session.move(Event.TOOL_STARTED, told.last)
     else:
         result = record.get("result")
@@ -300,7 +301,7 @@ def _tool(told: Told, session: Session, record: Record) -> None:
         session.move(Event.TOOL_ANSWERED, told.last)
 
 
-def _turn(told: Told, session: Session, record: Record) -> None:
+def _turn(told: Told, session: Session, record: Record, at: float) -> None:
     if record.get("phase") == "start":
         _begin_turn(session)
         session.move(Event.TURN_STARTED, told.last)
@@ -318,7 +319,7 @@ def _begin_turn(session: Session) -> None:
     session.made_of.pop("broken off", None)
 
 
-def _settled(told: Told, session: Session, record: Record) -> None:
+def _settled(told: Told, session: Session, record: Record, at: float) -> None:
     session.settles = True
     uids = [str(uid) for uid in record["uids"]]
     rows = [row if isinstance(row, int) else None for row in record.get("rows") or []]
@@ -332,27 +333,27 @@ def _settled(told: Told, session: Session, record: Record) -> None:
             session.watermark = max(session.watermark, row or 0)
 
 
-def _rewritten(told: Told, session: Session, record: Record) -> None:
+def _rewritten(told: Told, session: Session, record: Record, at: float) -> None:
     session.settles = True
     for item in session.items:
         item.settled = item.rewritten = True
         item.marks.append(told.last)
     for call in session.calls.values():
         call.item.marks.append(told.last)
-    session.rewritten_at = max(session.rewritten_at, _time(record))
+    session.rewritten_at = max(session.rewritten_at, at)
     session.reply = None
     session.calls.clear()
     session.move(Event.REWRITTEN, told.last)
 
 
-def _rotated(told: Told, session: Session, record: Record) -> None:
+def _rotated(told: Told, session: Session, record: Record, at: float) -> None:
     new_id = told.live_id(_named(record, "new"))
     if new_id == session.id:
         raise ValueError("a session cannot go on as itself")
     told._went_on_as[session.id] = new_id
     told.lasting.append(told.last)
     successor = told.session(new_id)
-    successor.began = successor.began or _time(record)
+    successor.began = successor.began or at
     successor.about = {**session.about, **successor.about, "parent": session.id}
     successor.about.pop("started", None)
     successor.phase, successor.phase_from = session.phase, session.phase_from
@@ -368,25 +369,25 @@ def _rotated(told: Told, session: Session, record: Record) -> None:
     successor.announces_tools |= session.announces_tools
     session.reply, session.calls = None, {}
     session.rotated = True
-    _end(session, str(record.get("reason") or "compression"), _time(record), told.last)
+    _end(session, str(record.get("reason") or "compression"), at, told.last)
 
 
-def _reset(told: Told, session: Session, record: Record) -> None:
+def _reset(told: Told, session: Session, record: Record, at: float) -> None:
     """This conversation is over; the one in its place is announced by itself."""
     new = _named(record, "new")
     if new == session.id:
         raise ValueError("a session cannot take its own place")
-    told.resets[told.last] = Reset(session.id, new, _time(record))
-    _end(session, str(record.get("reason") or "new_session"), _time(record), told.last)
+    told.resets[told.last] = Reset(session.id, new, at)
+    _end(session, str(record.get("reason") or "new_session"), at, told.last)
 
 
-def _title(told: Told, session: Session, record: Record) -> None:
+def _title(told: Told, session: Session, record: Record, at: float) -> None:
     session.title = _named(record, "title")
     session.made_of["title"] = told.last
 
 
-def _ended(told: Told, session: Session, record: Record) -> None:
-    _end(session, str(record.get("reason") or "completed"), _time(record), told.last)
+def _ended(told: Told, session: Session, record: Record, at: float) -> None:
+    _end(session, str(record.get("reason") or "completed"), at, told.last)
 
 
 def _end(session: Session, reason: str, at: float, seq: int) -> None:
@@ -397,13 +398,13 @@ def _end(session: Session, reason: str, at: float, seq: int) -> None:
     session.move(Event.SESSION_ENDED, seq)
 
 
-def _hook(told: Told, session: Session, record: Record) -> None:
+def _hook(told: Told, session: Session, record: Record, at: float) -> None:
     name = _named(record, "name")
     session.hooks_fired.add(name)
     session.made_of[f"hook {name}"] = told.last
 
 
-def _trouble(told: Told, session: Session, record: Record) -> None:
+def _trouble(told: Told, session: Session, record: Record, at: float) -> None:
     session.troubles.append(_named(record, "text"))
     told.lasting.append(told.last)
 

@@ -414,11 +414,15 @@ class StateDb(Reading):
             return None
         return row[0] if row else None
 
-    def _mark(self, key: str, value: dict[str, Any]) -> None:
+    def _mark(self, key: str, value: dict[str, Any], rows: list[str] | None = None) -> None:
+        """`rows` are JSON already: each step of many tells of those before it, too."""
+        marker = jsontext.dumps(value)
+        if rows:
+            marker = f'{marker[:-1]}, "rows": [{", ".join(rows)}]}}'
         self._db.execute(
             "INSERT INTO state_meta (key, value) VALUES (?, ?) "
             "ON CONFLICT(key) DO UPDATE SET value = excluded.value",
-            (key, jsontext.dumps(value)),
+            (key, marker),
         )
 
     # -- the connection ------------------------------------------------------------------------

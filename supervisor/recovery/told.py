@@ -218,6 +218,8 @@ class Told:
 
     def live_id(self, id: str) -> str:
         """Where a conversation is now, given any id it ever had."""
+        if id not in self._went_on_as:
+            return id
         seen = set()
         while id in self._went_on_as and id not in seen:
             seen.add(id)
