@@ -1,4 +1,4 @@
-"""Memory: what a supervisor holds while its one child sleeps, and after an hour's streaming."""
+"""Memory: what a supervisor holds while its one child sleeps, and after hours of streaming."""
 
 from __future__ import annotations
 
@@ -29,22 +29,25 @@ def measure(quick: bool) -> dict[str, Any]:
         for one in found:
             if stamp is not None and (seen := _resident(one, stamp, world)):
                 held[one.name] = seen
-        before, after, spoken = _streamed(world, _AN_HOUR // 20 if quick else _AN_HOUR)
+        hour = _AN_HOUR // 20 if quick else _AN_HOUR
+        before, after, later = _streamed(world, hour)
     rows: list[list[Any]] = [
         [name, seen["processes"], seen["rss"], seen["pss"], seen["uss"]]
         for name, seen in held.items()
     ]
-    rows.append([f"{OURS}, before streaming", before["processes"], before["rss"], before["pss"],
-                 before["uss"]])  # fmt: skip
-    rows.append([f"{OURS}, after {spoken:,} deltas", after["processes"], after["rss"],
-                 after["pss"], after["uss"]])  # fmt: skip
+    for when, seen in (
+        ("before streaming", before), (f"after {hour:,} deltas", after),
+        (f"after {2 * hour:,}", later),
+    ):  # fmt: skip
+        name = f"{OURS}, {when}"
+        rows.append([name, seen["processes"], seen["rss"], seen["pss"], seen["uss"]])
     floor = held[WAITER]["pss"]
     others = [held[one.name]["pss"] for one in found if one.python and one.name in held]
     targets = [
         target("idle, against the bare interpreter", held[OURS]["pss"] / floor, 1.6, "x"),
         target("after an hour's streaming, against the bare interpreter",
                after["pss"] / floor, 1.6, "x"),
-        target("grown by the second half of an hour's streaming", after["grown"], 0.1, "MiB"),
+        target("grown by another hour's", later["pss"] - after["pss"], 0.1, "MiB"),
     ]  # fmt: skip
     if others:
         lightest = min(others)
@@ -97,13 +100,13 @@ def _sum(pids: Iterable[int]) -> dict[str, float] | None:
     return total if total["processes"] else None
 
 
-def _streamed(world: ground.World, deltas: int) -> tuple[dict[str, float], dict[str, float], int]:
-    """Before, and after an agent has streamed that much."""
+def _streamed(world: ground.World, deltas: int) -> list[dict[str, float]]:
+    """Before, after an agent has streamed that much, and after as much again."""
     told = world.folder / "told"
     go = world.folder / "told.go"
     os.mkfifo(told)
     os.mkfifo(go)
-    speaker = [*ground.program("stream.py"), str(told), str(deltas // 2)]
+    speaker = [*ground.program("stream.py"), str(told), str(deltas)]
     process = world.start([*ground.SUPERVISE, "--", *speaker])
     seen = []
     try:
@@ -115,9 +118,7 @@ def _streamed(world: ground.World, deltas: int) -> tuple[dict[str, float], dict[
             go.write_text("go")
     finally:
         _end(process)
-    before, half, after = seen
-    after["grown"] = after["pss"] - half["pss"]
-    return before, after, deltas
+    return seen
 
 
 def _only_they_are_left(pid: int) -> bool:

@@ -132,22 +132,33 @@ def hot(speaker, count, rounds):
     return found
 
 
-def rate(speaker, per_second, seconds):
-    delta, step = speaker.delta, 1 / per_second
-    receiver = speaker.receiver()
-    time.sleep(1.2)  # what the start left to do is done
-    count = int(per_second * seconds)
-    agent, other = time.process_time(), cpu_of(receiver)
+def pace(delta, per_second, seconds):
+    """Percent of a core that a loop at this pace takes."""
+    step = 1 / per_second
+    before = time.process_time()
     start = due = time.monotonic()
-    for _ in range(count):
+    for _ in range(int(per_second * seconds)):
         delta(WORDS)
         due += step
         left = due - time.monotonic()
         if left > 0:
             time.sleep(left)
-    took = time.monotonic() - start
-    agent, other = time.process_time() - agent, cpu_of(receiver) - other
-    return {"agent": agent / took * 100, "receiver": other / took * 100, "rate": count / took}
+    return (time.process_time() - before) / (time.monotonic() - start) * 100
+
+
+def rate(speaker, per_second, seconds):
+    """Speaking and silent in turns. What the receiver has to do after a word is in the silence."""
+    receiver = speaker.receiver()
+    time.sleep(1.2)  # what the start left to do is done
+    spoke, silent = [], []
+    other, turns = cpu_of(receiver), 2
+    for _ in range(turns):
+        spoke.append(pace(speaker.delta, per_second, seconds / turns))
+        silent.append(pace(Nothing().delta, per_second, seconds / turns))
+    other = cpu_of(receiver) - other
+    loop = sum(silent) / turns
+    agent = sum(spoke) / turns - loop
+    return {"agent": agent, "loop": loop, "receiver": other / seconds * 100}
 
 
 def messages(speaker, count, size, acknowledged):
