@@ -38,6 +38,9 @@ PAGE = ground.ROOT / "docs" / "bench.md"
 
 
 def main(words: list[str]) -> None:
+    unknown = set(words) - {"--quick", "--save", *SECTIONS}
+    if unknown:
+        sys.exit(f"{__doc__}\nSections: {', '.join(SECTIONS)}.")
     quick = "--quick" in words
     save = not quick or "--save" in words
     wanted = [word for word in words if not word.startswith("-")] or list(SECTIONS)

@@ -265,9 +265,7 @@ def prctl(option: int, value: int) -> None:
 
 
 def name_of(number: int) -> str:
-    from signal import Signals
-
-    try:
-        return Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    names = [name for name, value in vars(signal).items() if value == number]
+    # Of two names for one signal, the one that `signal.Signals` goes by.
+    named = (name for name in names if name.startswith("SIG") and name[3] != "_")
+    return min(named, default=f"signal {number}")

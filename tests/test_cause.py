@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hermes_supervise.supervisor import cause
 from hermes_supervise.supervisor.cause import Cause
+from hermes_supervise.supervisor.signals import name_of
 from support import World, kill, little_memory
 
 
@@ -155,3 +156,10 @@ for number in range(30):
     causes = {report["session"]: report["cause"] for report in world.reports()}
     assert len(causes) == 30
     assert set(causes.values()) == {"exited with code 3"}
+
+
+def test_every_signal_has_the_name_that_python_gives_it() -> None:
+    known = {one.value: one.name for one in signal.Signals}
+    assert known[signal.SIGCHLD] == "SIGCHLD", "which has two"
+    for number in range(-1, 200):
+        assert name_of(number) == known.get(number, f"signal {number}")

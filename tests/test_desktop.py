@@ -219,6 +219,9 @@ def test_what_was_changed_since_is_named_and_left_unless_forced(desk: World) -> 
     [path] = desk.folder.glob("data/applications/*")
     path.write_text(path.read_text().replace("Terminal=true", "Terminal=false"))
     assert "changed since" in desk.call("desktop", "list").stdout
+    [told] = json.loads(desk.call("desktop", "list", "--json").stdout)["launchers"]
+    expected = {"path": str(path), "name": "agent", "changed": True, "recovers_at_login": True}
+    assert told == expected
     refused = desk.call("desktop", "install", "--", "agent")
     assert refused.returncode == 1 and str(path) in refused.stderr
     left = desk.call("desktop", "remove")

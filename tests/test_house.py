@@ -94,14 +94,14 @@ def view_of_the_tree(folder: Path) -> None:
         (view / room).symlink_to(ROOT / room)
 
 
-def loaded_by(folder: Path, *modules: str) -> set[str]:
+def loaded_by(folder: Path, *modules: str, then: str = "") -> set[str]:
     """What is loaded with these. -S: `site` may load anything, depending on what is installed."""
     if not (folder / "hermes_supervise").exists():
         view_of_the_tree(folder)
     places = [str(folder), sysconfig.get_path("platlib")]
     words = [f"import hermes_supervise.supervisor.{name}" for name in modules]
-    probe = ["import sys", f"sys.path += {places!r}", *words, "print(*sys.modules)"]
-    command = [sys.executable, "-I", "-S", "-c", "; ".join(probe)]
+    probe = ["import sys", f"sys.path += {places!r}", *words, then, "print(*sys.modules)"]
+    command = [sys.executable, "-I", "-S", "-c", "\n".join(probe)]
     found = subprocess.check_output(command, text=True).split()
     return {name.split(".")[0] for name in found}
 
@@ -115,7 +115,8 @@ def test_a_supervisor_has_loaded_nothing_heavy_whether_its_agent_speaks_or_not(
 
 
 def test_who_finishes_for_the_dead_loads_little_more_than_the_database(tmp_path: Path) -> None:
-    loaded = loaded_by(tmp_path, "recovery.finish", "recovery.checkpoint")
+    said = "str(hermes_supervise.supervisor.cause.Cause(signal=9))"
+    loaded = loaded_by(tmp_path, "recovery.finish", "recovery.checkpoint", "cause", then=said)
     assert "apsw" in loaded
     assert loaded & HEAVY == set()
 

@@ -8,6 +8,7 @@ ours is removed.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import sys
@@ -38,7 +39,8 @@ def parser() -> argparse.ArgumentParser:
         "--autostart-recover", action="store_true", help="at login, finish what a crash has left"
     )
     removing = what.add_parser("remove", help="take away what install wrote, and nothing else")
-    what.add_parser("list", help="the launchers that install wrote")
+    listing = what.add_parser("list", help="the launchers that install wrote")
+    listing.add_argument("--json", action="store_true", help="print JSON, for programs")
     printing = what.add_parser(
         "systemd",
         help="print a user unit that runs COMMAND as a service",
@@ -62,7 +64,7 @@ def main(arguments: list[str]) -> int:
     command = [*getattr(wanted, "command", []), *behind]
     try:
         if wanted.what == "list":
-            return _list()
+            return _list(as_json=wanted.json)
         if wanted.what == "remove":
             return _remove(wanted.name, force=wanted.force)
         if not command:
@@ -140,8 +142,16 @@ def _remove(name: str | None, *, force: bool) -> int:
     return 1 if spared or (name and not removed) else 0
 
 
-def _list() -> int:
+def _list(*, as_json: bool) -> int:
     found = files.installed(files.place())
+    if as_json:
+        launchers = [
+            {"name": one.name, "path": one.path, "changed": one.state == CHANGED,
+             "recovers_at_login": one.autostart}
+            for one in found
+        ]  # fmt: skip
+        print(json.dumps({"launchers": launchers}, indent=2))
+        return 0
     for one in found:
         notes = ["changed since"] * (one.state == CHANGED) + ["recovers at login"] * one.autostart
         more = f"  ({', '.join(notes)})" if notes else ""
