@@ -74,7 +74,7 @@ def to_write(path: str, patience: Patience) -> apsw.Connection:
     db.execute("PRAGMA foreign_keys = ON")
     db.execute("PRAGMA synchronous = EXTRA")
     # KiB, used as far as needed: of a long recovery, the pages of the search index that are merged.
-    db.execute("PRAGMA cache_size = -16000")
+    db.execute("PRAGMA cache_size = -24000")
     return db
 
 
