@@ -125,13 +125,6 @@ MUTANTS = [
         ("whole/agent/group", "burst/agent/group"),
     ),
     Mutant(
-        "only the newest record goes into the spool",
-        "agent_shim/link.py",
-        'b"".join(self._unacked)',
-        "self._unacked[-1]",
-        ("ringless-paced/supervisor/self",),
-    ),
-    Mutant(
         "a recovery that was cut off is not tried again",
         "supervisor/supervise.py",
         "_RECOVERY_TRIES = 3",
