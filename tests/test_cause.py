@@ -160,6 +160,5 @@ for number in range(30):
 
 def test_every_signal_has_the_name_that_python_gives_it() -> None:
     known = {one.value: one.name for one in signal.Signals}
-    assert known[signal.SIGCHLD] == "SIGCHLD", "which has two"
     for number in range(-1, 200):
         assert name_of(number) == known.get(number, f"signal {number}")

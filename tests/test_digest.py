@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,22 @@ def test_piece_by_piece_gives_what_the_whole_gives(
             assert by_name[one.session].recovered.messages == one.recovered.messages
             assert by_name[one.session].outcome == one.outcome
     assert "a" in by_name and here.runs() == []
+
+
+def test_in_a_file_with_a_rollback_journal_its_pieces_do_not_lock_out_the_end(here: World) -> None:
+    """Two connections of one process: where there is no WAL, one that reads stops who commits."""
+    StateDb(str(here.db)).close()
+    made = sqlite3.connect(here.db)
+    assert made.execute("PRAGMA journal_mode = DELETE").fetchone()[0] == "delete"
+    made.close()
+    run = runs.claim(str(left_behind(here)))
+    assert run is not None
+    settled, _ = finish.finish_left_behind(run, patience=1.0)
+    assert [one.problems for one in settled if one.problems] == []
+    runs.retire(run)
+    assert ("a", "interrupted") in [row[:2] for row in whole(here)] and here.runs() == []
+    with here.database() as db:
+        assert db.execute("PRAGMA journal_mode").fetchone()[0] == "delete", "as it was"
 
 
 def test_killed_after_any_step_of_it_the_rest_is_done_once(here: World) -> None:
