@@ -26,13 +26,14 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections import deque
 from threading import RLock
+from time import monotonic, time
 
 from ..ipc import frames, records
-from ..ipc.endpoint import identity, process_start, working_folder
+from ..ipc.endpoint import process_start, working_folder
 from ..ipc.handlers import is_the_agents
+from .line import connected, let_go, wait
 from .spool import Spool
 
 TYPE_CHECKING = False
@@ -54,19 +55,23 @@ _MANY = 32 * 1024
 QUIET = 1.0
 BATCH = 16 * 1024
 _FIRST_HALF = 128 * 1024
-# The kernel gives twice this or what it allows, most often twice its default: a supervisor that
-# reads in batches, or late, is not noticed here.
-BUFFER = 1024 * 1024
 RETRY_FIRST = 0.05
 RETRY_LAST = 2.0
 _ANSWERS = 16 * 1024
-# How long to stay awake for an answer that the agent has asked to wait for.
-_AWAKE = 0.0002
 # The agent may have given SIGPIPE its deadly default back (Linux' MSG_NOSIGNAL).
 _NO_SIGNAL = 0x4000 if sys.platform == "linux" else 0
 
 
 class Link:
+    # Slots, of which the next is on the same line of the processor's cache; a dict's are not.
+    __slots__ = (
+        "_about", "_address", "_answers", "_busy", "_cut_off", "_deadline", "_greeted", "_inode",
+        "_lock", "_lying", "_next", "_on_line", "_owed", "_pid", "_retry_at", "_retry_wait",
+        "_ring", "_ring_fails", "_safe", "_since_acks", "_socket", "_speak_at", "_spool",
+        "_spool_folder", "_stalled", "_unacked", "_unacked_bytes", "_waiting",
+        "faults", "generation", "stream",
+    )  # fmt: skip
+
     def __init__(self, address: str, spool_folder: str, about: dict[str, object]) -> None:
         self._address = address
         self._spool_folder = spool_folder
@@ -120,47 +125,50 @@ class Link:
     def send_soon(self, payload: bytes) -> None:
         """`send`, for what nobody waits for and is most often followed by more: it may lie in
         the ring for a moment. In one go: at a hundred pieces of a reply a second the processor's
-        caches have forgotten the way, and each call on it costs as much as the work."""
+        caches have forgotten the way, and most of what it costs is to fetch it again."""
         with self._lock:
-            self._waiting.append(payload)
             ring = self._ring
             if (
                 ring is not None
                 and self._socket is not None
                 and self._lying < BATCH
-                and time.monotonic() < self._speak_at
-                and not (self._busy or self._cut_off)
+                and monotonic() < self._speak_at
+                and not (self._busy or self._cut_off or self._waiting)
             ):
-                self._busy = self._cut_off = True
                 try:
+                    self._busy = self._cut_off = True
                     seq = self._next
                     frame = frames.encode(seq, payload)
-                    # Asked here, where no signal handler can send it meanwhile.
-                    alone = len(self._waiting) == 1
-                    if alone and ring.put(seq, frame, self._safe):
+                    length = len(frame)
+                    if length <= ring.left:
+                        # Remembered, then counted, then kept: `_mend` knows where it was cut off.
                         self._unacked.append(frame)
                         self._next = seq + 1
-                        self._waiting.popleft()
-                        self._unacked_bytes += len(frame)
-                        self._lying += len(frame)
+                        self._unacked_bytes += length
+                        self._lying += length
+                        ring.put(seq, frame, self._safe)
+                    else:
+                        self._waiting.append(payload)
                     self._cut_off = False
                 finally:
                     self._busy = False
+            else:
+                self._waiting.append(payload)
         if self._waiting:
             self.send()
 
     def acknowledged(self, timeout: float) -> bool:
         """Wait until the supervisor has acknowledged everything sent; False if it did not, or if a
         call that sends is further up this thread's own stack."""
-        deadline = time.monotonic() + timeout
+        deadline = monotonic() + timeout
         while self._waiting or self._unacked:
             if not self._alone(self._say_the_rest):
                 return False
-            line, left = self._socket, deadline - time.monotonic()
+            line, left = self._socket, deadline - monotonic()
             if self._unacked:
                 if line is None or not left > 0:  # nor is a NaN
                     return False
-                _wait(line, reading=True, seconds=left)
+                wait(line, reading=True, seconds=left)
                 if not self._alone(self._read_acks):
                     return False
         return self._greeted and self._spool.lasts()
@@ -168,7 +176,7 @@ class Link:
     def close(self) -> None:
         """Say that this interpreter ends in order; a hint, because `os._exit` skips it."""
         if self._greeted and self._pid == os.getpid():
-            self.send(records.pack({"kind": "bye", "at": time.time()}))
+            self.send(records.pack({"kind": "bye", "at": time()}))
 
     def _alone(self, work: Callable[[], None]) -> bool:
         """Do `work` while no other thread does any. False: it failed, or a call further up
@@ -176,8 +184,8 @@ class Link:
         with self._lock:
             if self._busy:
                 return False
-            self._busy = True
             try:
+                self._busy = True
                 if self._cut_off:
                     self._mend()
                 self._cut_off = True
@@ -198,7 +206,8 @@ class Link:
         self._retry_at = 0.0
         if self._unacked and frames.number_of(self._unacked[-1]) == self._next:
             self._next += 1
-            self._waiting.popleft()
+            if self._waiting and self._waiting[0] == frames.payload_of(self._unacked[-1]):
+                self._waiting.popleft()
         self._unacked_bytes = sum(map(len, self._unacked))
         # Perhaps it was about to write there: the next call begins another, with all of these.
         self._drop_ring()
@@ -294,23 +303,16 @@ class Link:
             owed = list(self._unacked)[self._on_line - last :]
             told = self._transmit(last, b"".join(owed))
         self._lying = 0
-        self._speak_at = time.monotonic() + QUIET
+        self._speak_at = monotonic() + QUIET
         if not told or self._unacked_bytes > KEPT:
             self._spill()
 
     def _connect(self) -> bool:
-        if time.monotonic() < self._retry_at:
+        if monotonic() < self._retry_at:
             return False
-        # Not `socket`, whose imports cost milliseconds and which some agents replace.
-        import _socket
-
-        line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
         try:
-            line.setblocking(False)
-            line.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, BUFFER)
-            line.connect(self._address)
+            line = connected(self._address)
         except OSError as error:
-            line.close()
             self._retry_later()
             if is_the_agents(error):
                 raise
@@ -385,11 +387,11 @@ class Link:
 
     def _wait_for_room(self, line: Socket) -> bool:
         """False: waited long enough, in this call or in an earlier one with the same outcome."""
-        now = time.monotonic()
+        now = monotonic()
         self._deadline = self._deadline or now + PATIENCE
         self._stalled = self._stalled or now >= self._deadline
         if not self._stalled:
-            _wait(line, reading=False, seconds=self._deadline - now)
+            wait(line, reading=False, seconds=self._deadline - now)
         return not self._stalled
 
     def _read_acks(self) -> None:
@@ -429,11 +431,11 @@ class Link:
         self._on_line = 0
         self._owed = b""
         if line is not None:
-            _let_go(line, self._inode)
+            let_go(line, self._inode)
             self._retry_later()
 
     def _retry_later(self) -> None:
-        self._retry_at = time.monotonic() + self._retry_wait
+        self._retry_at = monotonic() + self._retry_wait
         self._retry_wait = min(2 * self._retry_wait, RETRY_LAST)
 
     # -- when there is nobody to take it ---------------------------------------------------
@@ -466,35 +468,7 @@ class Link:
             if ring is not None:
                 ring.drop()
             if line is not None:
-                _let_go(line, inode)
+                let_go(line, inode)
             spool.let_go()
         except OSError:
             pass
-
-
-def _let_go(line: Socket, inode: int) -> None:
-    """Close our descriptor, but not one of the agent's that has its number now."""
-    now = identity(line.fileno())
-    if now is not None and now[1] == inode:
-        line.close()
-    else:
-        line.detach()
-
-
-def _wait(line: Socket, *, reading: bool, seconds: float) -> None:
-    import select
-
-    poller = select.poll()
-    poller.register(line, select.POLLIN if reading else select.POLLOUT)
-    try:
-        if reading:
-            # An answer is there sooner than a processor that went to sleep would be back.
-            until = time.monotonic() + min(seconds, _AWAKE)
-            while not (ready := poller.poll(0)) and time.monotonic() < until:
-                os.sched_yield()
-            if ready:
-                return
-        poller.poll(max(1, int(min(seconds, 3600) * 1000)))
-    except (OSError, ValueError) as error:
-        if is_the_agents(error):
-            raise

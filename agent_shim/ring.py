@@ -25,6 +25,10 @@ _left_alone: list[mmap] = []
 
 
 class Ring:
+    __slots__ = (
+        "_end", "_fd", "_file", "_half", "_here", "_map", "_path", "_start", "_there", "left",
+    )  # fmt: skip
+
     def __init__(self, folder: str, stream: str, hello: bytes, half: int) -> None:
         """Raises OSError where there can be none."""
         if len(hello) > HEAD or not _keeps_blocks(folder):
@@ -34,6 +38,8 @@ class Ring:
         self._map, self._fd, self._file = _mapped(self._path + ".new", HEAD + 2 * half)
         self._map[: len(hello)] = hello
         self._start = self._end = HEAD
+        self.left = half
+        """How many bytes the half that is being filled still takes."""
         # The highest number in the half that is being filled, and in the other.
         self._here = self._there = 0
 
@@ -43,16 +49,18 @@ class Ring:
 
     def put(self, seq: int, frame: bytes, safe: int) -> bool:
         """Keep a frame; False if there is no room. What is numbered up to `safe` may go."""
-        end = self._end + len(frame)
-        if end > self._start + self._half:
-            if self._there > safe or len(frame) > self._half:
+        length = len(frame)
+        if length > self.left:
+            if self._there > safe or length > self._half:
                 return False
             self._there, self._here = self._here, 0
             self._start = HEAD if self._start != HEAD else HEAD + self._half
             self._end = self._start
-            end = self._end + len(frame)
+            self.left = self._half
+        end = self._end + length
         self._map[self._end : end] = frame
         self._end = end
+        self.left -= length
         self._here = seq
         return True
 

@@ -128,16 +128,17 @@ class Session:
             if link.generation != self._generation:
                 self._announce()
             head = self._reasoning_head if reasoning else self._text_head
-            if isinstance(text, str) and len(text) > _SPLIT_ABOVE and head and not restart:
+            compact = head and not restart and isinstance(text, str)
+            if compact and len(text) > _SPLIT_ABOVE:
                 link.send(*records.fit_deltas(self.id, text, reasoning=reasoning))
-            elif restart or not self._streaming or not head or not isinstance(text, str):
+            elif compact and self._streaming:
+                link.send_soon(head + text.encode("utf-8", "surrogatepass"))
+            else:
                 # The first piece says when the reply began; the compact form has no room for it.
                 self._streaming = True
                 text = "" if text is None else str(text)
                 field = "reasoning" if reasoning else "text"
                 self._say("delta", restart=bool(restart), **{field: text})
-            else:
-                link.send_soon(head + text.encode("utf-8", "surrogatepass"))
         except Exception as error:
             if is_the_agents(error):
                 raise

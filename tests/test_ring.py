@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -170,31 +169,6 @@ def test_a_ring_that_was_not_published_is_in_nobodys_way(
     link.send(records.pack_delta("s", "y" * 200_000))
     data = (folder / f"{link.stream}.ring").read_bytes()
     assert [seq for seq, _ in ring.frames_after(data, 0)] == [1, 2]
-
-
-def test_a_handler_that_speaks_at_the_worst_moment_makes_nothing_heard_twice(
-    line: tuple[Link, socket.socket, Path],
-) -> None:
-    link, _, folder = line
-
-    class Struck(deque[bytes]):
-        """A signal comes while it is asked for its length."""
-
-        def __len__(self) -> int:
-            length = super().__len__()
-            if struck and length == 1:
-                struck.pop()
-                link.send_soon(b"tby the handler")
-            return length
-
-    struck = [True]
-    link._waiting = Struck()
-    link.send_soon(b"tinterrupted")
-    link.send_soon(b"tlater")
-    data = (folder / f"{link.stream}.ring").read_bytes()
-    said = [frames.payload_of(frame) for _, frame in ring.frames_after(data, 1)]
-    assert said == [b"tinterrupted", b"tby the handler", b"tlater"]
-    assert link.faults == 0
 
 
 # -- killed ----------------------------------------------------------------------------------
