@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 # The kernel gives twice this or what it allows, most often twice its default: a supervisor that
 # reads in batches, or late, is not noticed here.
 _BUFFER = 1024 * 1024
-# How long to stay awake for an answer that the agent has asked to wait for.
-_AWAKE = 0.0002
+# How long to stay awake for an answer that the agent has asked to wait for: most often it is
+# there by then, with `--sync always` and a disk that is no slower than most, too.
+_AWAKE = 0.0005
 
 
 def connected(address: str) -> Socket:
