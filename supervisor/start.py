@@ -208,6 +208,8 @@ def _end(
         return told
     except OSError as error:
         return [f"the run's folder is not in order: {error}"]
+    except Exception as fault:  # of ours, or an upgrade has taken our files away
+        return [f"what became of it, `hermes-supervise recover` can tell: {fault!r}"]
 
 
 def _what_to_tell(
