@@ -117,22 +117,22 @@ class Link:
     def send(self, *payloads: bytes) -> None:
         """Hand records over. When this returns they are out of the process, in order."""
         self._waiting.extend(payloads)
-        # Whoever holds the lock sends for everybody.
-        while self._waiting:
-            if not self._alone(self._hand_over_all):
-                return
+        # Whoever holds the lock sends for everybody; we wait for it, also when ours is taken.
+        while self._alone(self._hand_over_all) and self._waiting:
+            pass
 
     def send_soon(self, payload: bytes) -> None:
         """`send`, for what nobody waits for and is most often followed by more: it may lie in
         the ring for a moment. In one go: at a hundred pieces of a reply a second the processor's
         caches have forgotten the way, and most of what it costs is to fetch it again."""
+        handed_over = False
         with self._lock:
-            ring = self._ring
             if (
-                ring is not None
+                monotonic() < self._speak_at
+                # Behind the last call: a handler that speaks may take another ring.
+                and (ring := self._ring) is not None
                 and self._socket is not None
                 and self._lying < BATCH
-                and monotonic() < self._speak_at
                 and not (self._busy or self._cut_off or self._waiting)
             ):
                 try:
@@ -140,21 +140,26 @@ class Link:
                     seq = self._next
                     frame = frames.encode(seq, payload)
                     length = len(frame)
-                    if length <= ring.left:
-                        # Remembered, then counted, then kept: `_mend` knows where it was cut off.
-                        self._unacked.append(frame)
+                    if self._ring is not ring:
+                        handed_over = True  # by the parent: a handler forked, this is the child
+                    elif length <= ring.left:
+                        # Counted and remembered in one, no signal comes in between; then kept.
                         self._next = seq + 1
                         self._unacked_bytes += length
                         self._lying += length
+                        self._unacked.append(frame)
+                        handed_over = True
                         ring.put(seq, frame, self._safe)
-                    else:
-                        self._waiting.append(payload)
                     self._cut_off = False
+                except Exception as error:
+                    if is_the_agents(error):
+                        raise
+                    self.faults += 1
                 finally:
                     self._busy = False
-            else:
-                self._waiting.append(payload)
-        if self._waiting:
+        if not handed_over:
+            self.send(payload)
+        elif self._waiting:
             self.send()
 
     def acknowledged(self, timeout: float) -> bool:
@@ -206,8 +211,7 @@ class Link:
         self._retry_at = 0.0
         if self._unacked and frames.number_of(self._unacked[-1]) == self._next:
             self._next += 1
-            if self._waiting and self._waiting[0] == frames.payload_of(self._unacked[-1]):
-                self._waiting.popleft()
+            self._waiting.popleft()
         self._unacked_bytes = sum(map(len, self._unacked))
         # Perhaps it was about to write there: the next call begins another, with all of these.
         self._drop_ring()

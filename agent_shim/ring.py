@@ -77,8 +77,9 @@ class Ring:
         os.unlink(self._path + ".new")
 
     def drop(self) -> None:
-        """Unmap it. Until Python 3.13 a mapping keeps a descriptor, which the agent may have
-        closed, and use for something else by now."""
+        """Unmap it; it takes nothing any more. Until Python 3.13 a mapping keeps a descriptor,
+        which the agent may have closed, and use for something else by now."""
+        self.left = self._half = 0
         if self._fd is not None and identity(self._fd) != self._file:
             _left_alone.append(self._map)
         else:

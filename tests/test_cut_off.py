@@ -1,4 +1,4 @@
-"""A signal handler at every place where the interpreter lets one in: it raises, or it speaks.
+"""A signal handler at every place where the interpreter lets one in: it raises, speaks or forks.
 
 The interpreter looks for signals at the beginning of a function, behind a call and at the end of
 a loop's turn. Each of these is struck once, on the way of one record out of the process.
@@ -7,13 +7,17 @@ a loop's turn. Each of these is struck once, on the way of one record out of the
 from __future__ import annotations
 
 import dis
+import gc
+import os
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import pytest
@@ -23,17 +27,24 @@ from hermes_supervise.ipc import frames
 from hermes_supervise.ipc import ring as layout
 
 OURS = {module.__file__ for module in (line, link, ring, spool, frames)}
+LETS_IN = ("CALL", "RESUME", "JUMP_BACKWARD")
+
 # An exception before a new socket has a name leaves it to Python to close it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 WAYS = ["soon", "at once", "after a pause", "nobody there"]
 
 
+@pytest.fixture(autouse=True)
+def closed_here_and_not_in_the_middle_of_another_test() -> Iterator[None]:
+    yield
+    gc.collect()
+
+
 class Line:
     """A process's line to a supervisor that looks at what it is told, and answers nothing."""
 
     def __init__(self, folder: str, spool_folder: str) -> None:
-        self.link = Link(f"{folder}/s", spool_folder, {})
         self._listening = socket.socket(socket.AF_UNIX)
         self._listening.bind(f"{folder}/s")
         self._listening.listen(8)
@@ -41,11 +52,25 @@ class Line:
         self._peers: list[tuple[socket.socket, frames.Decoder]] = []
         self._folder = Path(spool_folder)
         self.told: dict[int, bytes] = {}
+        self.link = Link(f"{folder}/s", spool_folder, {})
+        self.link.send(b"tbegin")
+        self.link.send_soon(b"tbefore")
 
     def look(self) -> None:
         """At all that is out of the process by now. What was one number's once stays so."""
         for seq, frame in [*self._on_the_line(), *self.in_files()]:
             assert self.told.setdefault(seq, frame) == frame, f"{seq} is two records"
+
+    def words(self) -> list[bytes]:
+        """All that was ever told, which is in files, too, and of which no number is missing."""
+        self.look()
+        assert dict(self.in_files()) == self.told, "the supervisor may die, too"
+        return self.words_in_files()
+
+    def words_in_files(self) -> list[bytes]:
+        kept = dict(self.in_files())
+        assert sorted(kept) == list(range(1, len(kept) + 1)), sorted(kept)
+        return [frames.payload_of(kept[seq])[:20] for seq in sorted(kept)]
 
     def _on_the_line(self) -> Iterator[tuple[int, bytes]]:
         try:
@@ -71,8 +96,7 @@ class Line:
             yield from (pair for pair in frames.salvage(spooled.read_bytes()).frames if pair[0])
 
     def leave(self) -> None:
-        """Nobody is there any more, and nobody was for long enough to be asked again."""
-        self.look()
+        """Nobody is there any more."""
         for peer, _ in self._peers:
             peer.close()
         self._peers.clear()
@@ -86,34 +110,75 @@ class Line:
 
 
 @contextmanager
+def a_line() -> Iterator[Line]:
+    with tempfile.TemporaryDirectory() as near, tempfile.TemporaryDirectory() as folder:
+        at = Line(near, folder)
+        try:
+            yield at
+        finally:
+            at.close()
+
+
+@contextmanager
 def struck(place: int, strike: Callable[[], None]) -> Iterator[list[int]]:
     """Strike once, when signals have been looked for so many times. Holds how often they were."""
     count = [0]
-    before: dict[FrameType, str] = {}
+    before: dict[object, str] = {}
 
-    def within(frame: FrameType, event: str, _: Any) -> Any:
-        if event != "opcode":
-            return within
-        last = before.get(frame, "")
-        before[frame] = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-        if last.startswith(("CALL", "RESUME", "JUMP_BACKWARD")):
+    def about_to_run(where: object, code: CodeType, offset: int) -> None:
+        last = before.get(where, "RESUME")
+        before[where] = dis.opname[code.co_code[offset]]
+        if last.startswith(LETS_IN):
             count[0] += 1
             if count[0] == place:
                 strike()
-        return within
 
-    def entered(frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename not in OURS:
-            return None
-        frame.f_trace_opcodes = True
-        return within
-
-    kept = sys.gettrace()
-    sys.settrace(entered)
-    try:
+    with instructions(about_to_run):
         yield count
-    finally:
-        sys.settrace(kept)
+
+
+if sys.version_info >= (3, 12):
+
+    @contextmanager
+    def instructions(about_to_run: Callable[[object, CodeType, int], None]) -> Iterator[None]:
+        seen = sys.monitoring
+        tool, event = seen.DEBUGGER_ID, seen.events.INSTRUCTION
+
+        def called(code: CodeType, offset: int) -> Any:
+            if code.co_filename not in OURS:
+                return seen.DISABLE
+            return about_to_run(code, code, offset)
+
+        seen.use_tool_id(tool, "struck")
+        seen.register_callback(tool, event, called)
+        seen.set_events(tool, event)
+        try:
+            yield
+        finally:
+            seen.set_events(tool, 0)
+            seen.free_tool_id(tool)
+
+else:
+
+    @contextmanager
+    def instructions(about_to_run: Callable[[object, CodeType, int], None]) -> Iterator[None]:
+        def within(frame: FrameType, event: str, _: Any) -> Any:
+            if event == "opcode":
+                about_to_run(frame, frame.f_code, frame.f_lasti)
+            return within
+
+        def entered(frame: FrameType, event: str, _: Any) -> Any:
+            if frame.f_code.co_filename not in OURS:
+                return None
+            frame.f_trace_opcodes = True
+            return within
+
+        kept = sys.gettrace()
+        sys.settrace(entered)
+        try:
+            yield
+        finally:
+            sys.settrace(kept)
 
 
 def say(at: Line, way: str, word: bytes) -> None:
@@ -125,55 +190,179 @@ def say(at: Line, way: str, word: bytes) -> None:
         at.link.send_soon(word)
 
 
-def strike_everywhere(way: str, raising: bool) -> int:
-    """How many places there were."""
-    place = 0
-    while True:
-        place += 1
-        with tempfile.TemporaryDirectory() as near, tempfile.TemporaryDirectory() as folder:
-            at = Line(near, folder)
-            try:
-                at.link.send(b"tbegin")
-                say(at, "soon", b"tbefore")
-                if way == "nobody there":
-                    at.leave()
+def interrupted(at: Line, way: str, word: bytes, place: int) -> int:
+    """Say a word, and be struck by an exception. How often signals were looked for."""
 
-                def strike(at: Line = at) -> None:
-                    at.look()  # as a supervisor may at that very moment
-                    if raising:
-                        raise KeyboardInterrupt
-                    at.link.send_soon(b"tby the handler")
+    def strike() -> None:
+        at.look()  # as a supervisor may at that very moment
+        raise KeyboardInterrupt
 
-                raised = False
-                with struck(place, strike) as count:
-                    try:
-                        say(at, way, b"tstruck")
-                    except KeyboardInterrupt:
-                        raised = True
-                if count[0] < place:
-                    return place - 1
-                assert raised == raising, "the agent's exception is the agent's"
-                say(at, "soon", b"tafter")
-                at.link.send(b"tend")
-                at.look()
-                assert sorted(at.told) == list(range(1, len(at.told) + 1)), "no number is missing"
-                assert dict(at.in_files()) == at.told, "the supervisor may die, too"
-                words = [frames.payload_of(at.told[seq]) for seq in sorted(at.told)]
-                others = [word for word in words if word not in (b"tstruck", b"tby the handler")]
-                assert others == [b"tbegin", b"tbefore", b"tafter", b"tend"], (place, words)
-                assert words.count(b"tby the handler") == (not raising), (place, words)
-                assert words.count(b"tstruck") <= 1, (place, words)
-                assert raising or b"tstruck" in words, (place, words)
-                assert at.link.faults == 0
-            finally:
-                at.close()
+    raised = False
+    with struck(place, strike) as count:
+        try:
+            say(at, way, word)
+        except KeyboardInterrupt:
+            raised = True
+    assert raised == (count[0] >= place), "the agent's exception is the agent's"
+    return count[0]
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_an_exception_there_loses_nothing_else_and_says_nothing_twice(way: str) -> None:
-    assert strike_everywhere(way, raising=True) > 5
+    place = 0
+    while True:
+        place += 1
+        with a_line() as at:
+            if way == "nobody there":
+                at.look()
+                at.leave()
+            if interrupted(at, way, b"tstruck", place) < place:
+                break
+            at.link.send_soon(b"tafter")
+            at.link.send(b"tend")
+            words = at.words()
+            rest = [word for word in words if word != b"tstruck"]
+            assert rest == [b"tbegin", b"tbefore", b"tafter", b"tend"], (place, words)
+            assert words.count(b"tstruck") <= 1, (place, words)
+            assert at.link.faults == 0
+    assert place > 15
 
 
+def test_a_second_exception_while_the_first_is_mended_says_nothing_twice() -> None:
+    """One at every place of a call and one at every place of the next."""
+    first = 0
+    while True:
+        first += 1
+        with a_line() as at:
+            if interrupted(at, "at once", b"tone", first) < first:
+                break
+        second = 0
+        while True:
+            second += 1
+            with a_line() as at:
+                interrupted(at, "at once", b"tone", first)
+                found = interrupted(at, "soon", b"ttwo", second)
+                at.link.send(b"tend")
+                words = at.words()
+                assert len(words) == len(set(words)), (first, second, words)
+                assert [word for word in words if word not in (b"tone", b"ttwo")] == [
+                    b"tbegin", b"tbefore", b"tend",
+                ]  # fmt: skip
+            if found < second:
+                break
+    assert first > 15
+
+
+@pytest.mark.parametrize("length", [1, 300_000], ids=["short", "a larger ring is made for"])
 @pytest.mark.parametrize("way", WAYS)
-def test_a_word_there_is_heard_once(way: str) -> None:
-    assert strike_everywhere(way, raising=False) > 5
+def test_a_word_there_is_heard_once_and_what_it_struck_is_too(way: str, length: int) -> None:
+    place = 0
+    while True:
+        place += 1
+        with a_line() as at:
+            if way == "nobody there":
+                at.look()
+                at.leave()
+
+            def strike(at: Line = at) -> None:
+                at.look()
+                at.link.send_soon(b"tby the handler     " + b"!" * length)
+
+            with struck(place, strike) as count:
+                say(at, way, b"tstruck")
+            if count[0] < place:
+                break
+            handed_over = {frames.payload_of(frame) for _, frame in at.in_files()}
+            assert b"tstruck" in handed_over, f"{place}: the call has returned"
+            at.link.send(b"tend")
+            words = at.words()
+            assert words[:2] == [b"tbegin", b"tbefore"] and words[-1] == b"tend", (place, words)
+            assert sorted(words[2:-1]) == [b"tby the handler     ", b"tstruck"], (place, words)
+            assert at.link.faults == 0
+    assert place > 15
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_fork_there_leaves_both_with_a_stream_of_their_own() -> None:
+    """In a handler that returns in both: the child finds itself in the middle of the call."""
+    place = 0
+    while True:
+        place += 1
+        with a_line() as at:
+            pids: list[int] = []
+            with struck(place, lambda pids=pids: pids.append(os.fork())) as count:  # type: ignore[misc]
+                at.link.send_soon(b"tstruck")
+            if pids == [0]:
+                at.link.send(b"tchild")
+                said = at.words_in_files()
+                os._exit(said not in ([b"tchild"], [b"tstruck", b"tchild"]))
+            if count[0] < place:
+                break
+            assert os.waitstatus_to_exitcode(os.waitpid(pids[0], 0)[1]) == 0, place
+            at.link.send(b"tend")
+            assert at.words_in_files() == [b"tbegin", b"tbefore", b"tstruck", b"tend"], place
+    assert place > 15
+
+
+def test_a_fault_of_ours_there_is_made_good_by_the_same_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encode, fails = frames.encode, [True]
+
+    def failing(seq: int, payload: bytes) -> bytes:
+        if fails.pop():
+            raise MemoryError
+        monkeypatch.setattr(frames, "encode", encode)
+        return encode(seq, payload)
+
+    with a_line() as at:
+        fails.insert(0, False)
+        monkeypatch.setattr(frames, "encode", failing)
+        at.link.send_soon(b"tno memory")
+        assert at.words() == [b"tbegin", b"tbefore", b"tno memory"]
+        assert at.link.faults == 1
+
+
+def test_nobody_goes_on_while_another_thread_still_has_its_record_in_hand(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever holds the lock sends for all: to see one's record taken is not to see it sent."""
+    keep = Link._keep
+    sending, queued, taken, go_on = (threading.Event() for _ in range(4))
+    found: list[bytes] = []
+
+    def slowly(self: Link, seq: int, frame: bytes) -> bool:
+        if frame.endswith(b"tfirst"):
+            sending.set()
+            assert queued.wait(30)
+        elif frame.endswith(b"tsecond"):
+            taken.set()
+            assert go_on.wait(30)
+        return keep(self, seq, frame)
+
+    class Waiting(deque[bytes]):
+        def extend(self, payloads: Iterable[bytes]) -> None:
+            super().extend(payloads)
+            if threading.current_thread() is second:
+                queued.set()
+                assert taken.wait(30)
+
+    def speak() -> None:
+        at.link.send(b"tsecond")
+        found.extend(frames.payload_of(frame) for _, frame in at.in_files())
+
+    with a_line() as at:
+        at.link._waiting = Waiting()
+        monkeypatch.setattr(Link, "_keep", slowly)
+        first = threading.Thread(target=at.link.send, args=(b"tfirst",))
+        second = threading.Thread(target=speak)
+        first.start()
+        assert sending.wait(30)
+        second.start()
+        assert taken.wait(30)
+        second.join(0.2)  # time enough to go on too early
+        go_on.set()
+        first.join()
+        second.join()
+        assert b"tsecond" in found, "it has returned"
+        assert at.words() == [b"tbegin", b"tbefore", b"tfirst", b"tsecond"]
