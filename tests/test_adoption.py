@@ -199,20 +199,22 @@ def test_with_adoption_off_the_spool_carries_it_to_the_next_start(world: World) 
 def test_a_supervisor_killed_in_the_middle_of_a_recovery_is_finished_for(world: World) -> None:
     """The hook says that it runs; then supervisor and recoverer are killed."""
     flag = world.folder / "hook-runs"
-    said = f"cat >> {world.hooked}; echo >> {world.hooked}; echo $PPID > {flag}.new"
-    hook = f"sh -c '{said}; mv {flag}.new {flag}; sleep 300'"
+    said = f"cat >> {world.hooked}; echo >> {world.hooked}; echo $PPID $$ > {flag}.new"
+    hook = f"sh -c '{said}; mv {flag}.new {flag}; exec sleep 300'"
     agent, pid = start(world, "--hook-timeout", "300", "--on-session-end", hook)
     talk(agent, 10, 10)
     kill(pid)
     until(flag.exists, "the hook runs")
+    runner, hook_process = map(int, flag.read_text().split())
+    flag.unlink()
     kill(agent.pid)
-    kill(int(flag.read_text()))
-    subprocess.run(["pkill", "-KILL", "-f", str(flag)], check=False)
-    until(lambda: len(world.events()) == 2, "the hook is run again")
+    kill(runner)
+    wait_dead(hook_process)
+    until(flag.exists, "the hook is run again")
     first, second = world.events()
     assert (first["extra"]["attempt"], second["extra"]["attempt"]) == (1, 2)
     assert second["extra"]["repeated"] is True
-    subprocess.run(["pkill", "-KILL", "-f", str(flag)], check=False)
+    kill(int(flag.read_text().split()[1]))
     until(lambda: world.runs() == [], "the run is settled")
     assert short(world.messages("chat")) == [("user", "talk"), ("assistant", words(10))]
 

@@ -16,6 +16,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -36,9 +38,10 @@ WAYS = ["soon", "at once", "after a pause", "nobody there"]
 
 
 @pytest.fixture(autouse=True)
-def closed_here_and_not_in_the_middle_of_another_test() -> Iterator[None]:
+def left_as_it_was() -> Iterator[None]:
     yield
-    gc.collect()
+    gc.collect()  # closes it here, and not in the middle of another test
+    assert sys.exc_info() == (None, None, None)
 
 
 class Line:
@@ -119,16 +122,28 @@ def a_line() -> Iterator[Line]:
             at.close()
 
 
+@cache
+def lets_in(code: CodeType) -> dict[int, int]:
+    """The instructions behind which signals are looked for, and where each goes on."""
+    steps = list(dis.get_instructions(code))
+    found = {}
+    for step, following in pairwise(steps):
+        if step.opname.startswith(LETS_IN):
+            found[step.offset] = step.argval if step.opcode in dis.hasjrel else following.offset
+    return found
+
+
 @contextmanager
 def struck(place: int, strike: Callable[[], None]) -> Iterator[list[int]]:
     """Strike once, when signals have been looked for so many times. Holds how often they were."""
     count = [0]
-    before: dict[object, str] = {}
+    goes_on: dict[object, int | None] = {}
 
     def about_to_run(where: object, code: CodeType, offset: int) -> None:
-        last = before.get(where, "RESUME")
-        before[where] = dis.opname[code.co_code[offset]]
-        if last.startswith(LETS_IN):
+        # A call that failed goes on elsewhere, and nobody looks for signals before.
+        looked = goes_on.get(where, offset) == offset
+        goes_on[where] = lets_in(code).get(offset)
+        if looked:
             count[0] += 1
             if count[0] == place:
                 strike()
