@@ -9,7 +9,8 @@ take it back. What lies in the ring or the spool survives the supervisor's death
 
     always, where there can be one    ring, until acknowledged; also kept in `_unacked`
     connected, room in the buffer     socket: at once, or what may lie for a moment
-                                      (`send_soon`) with what follows within QUIET or BATCH
+                                      (`send_soon`, by the chute) with what follows within QUIET
+                                      or BATCH
     supervisor slow, stopped or gone  spool; everything unacknowledged goes there first,
                                       because what lies in a dead reader's buffer is lost
     neither works                     kept in memory up to KEPT bytes, oldest dropped first
@@ -28,11 +29,12 @@ import os
 import sys
 from collections import deque
 from threading import RLock
-from time import monotonic, time
+from time import monotonic, sleep, time
 
 from ..ipc import frames, records
 from ..ipc.endpoint import process_start, working_folder
 from ..ipc.handlers import is_the_agents
+from . import chute
 from .line import connected, let_go, wait
 from .spool import Spool
 
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from _socket import socket as Socket
     from collections.abc import Callable
 
+    from .chute import Chute
     from .ring import Ring
 
 # The longest a call may wait for room in the buffer, in seconds.
@@ -49,12 +52,12 @@ KEPT = 4 * 1024 * 1024
 # Acknowledgements are read when so many calls, or bytes, may have one.
 ACKS_EVERY = 16
 _MANY = 32 * 1024
-# How long, and how many bytes, may lie in the ring alone. The supervisor looks
-# into the ring for longer than this after it last heard from us (`Door`), so that they are on
-# disk as soon as everything else is.
+# How long a record may lie in the ring alone. The supervisor looks into the ring for longer
+# than this after it last heard from us (`Door`), so that it is on disk as soon as everything
+# else is.
 QUIET = 1.0
-BATCH = 16 * 1024
 _FIRST_HALF = 128 * 1024
+_A_MOMENT = 0.0001
 RETRY_FIRST = 0.05
 RETRY_LAST = 2.0
 _ANSWERS = 16 * 1024
@@ -65,10 +68,10 @@ _NO_SIGNAL = 0x4000 if sys.platform == "linux" else 0
 class Link:
     # Slots, of which the next is on the same line of the processor's cache; a dict's are not.
     __slots__ = (
-        "_about", "_address", "_answers", "_busy", "_cut_off", "_deadline", "_greeted", "_inode",
-        "_lock", "_lying", "_next", "_on_line", "_owed", "_pid", "_retry_at", "_retry_wait",
-        "_ring", "_ring_fails", "_safe", "_since_acks", "_socket", "_speak_at", "_spool",
-        "_spool_folder", "_stalled", "_unacked", "_unacked_bytes", "_waiting",
+        "_about", "_address", "_answers", "_busy", "_chute", "_cut_off", "_deadline", "_greeted",
+        "_inode", "_lock", "_lying", "_next", "_on_line", "_owed", "_pid", "_retry_at",
+        "_retry_wait", "_ring", "_ring_fails", "_safe", "_since_acks", "_socket", "_speak_at",
+        "_spool", "_spool_folder", "_stalled", "_unacked", "_unacked_bytes", "_waiting",
         "faults", "generation", "stream",
     )  # fmt: skip
 
@@ -90,6 +93,7 @@ class Link:
         self._lock = RLock()
         self._busy = False
         self._cut_off = False
+        self._chute: Chute | None = None
         self._waiting: deque[bytes] = deque()
         self._socket: Socket | None = None
         self._inode = 0
@@ -123,41 +127,23 @@ class Link:
 
     def send_soon(self, payload: bytes) -> None:
         """`send`, for what nobody waits for and is most often followed by more: it may lie in
-        the ring for a moment. In one go: at a hundred pieces of a reply a second the processor's
-        caches have forgotten the way, and most of what it costs is to fetch it again."""
-        handed_over = False
-        with self._lock:
-            if (
-                monotonic() < self._speak_at
-                # Behind the last call: a handler that speaks may take another ring.
-                and (ring := self._ring) is not None
-                and self._socket is not None
-                and self._lying < BATCH
-                and not (self._busy or self._cut_off or self._waiting)
-            ):
-                try:
-                    self._busy = self._cut_off = True
-                    seq = self._next
-                    frame = frames.encode(seq, payload)
-                    length = len(frame)
-                    if self._ring is not ring:
-                        handed_over = True  # by the parent: a handler forked, this is the child
-                    elif length <= ring.left:
-                        # Counted and remembered in one, no signal comes in between; then kept.
-                        self._next = seq + 1
-                        self._unacked_bytes += length
-                        self._lying += length
-                        self._unacked.append(frame)
-                        handed_over = True
-                        ring.put(seq, frame, self._safe)
-                    self._cut_off = False
-                except Exception as error:
-                    if is_the_agents(error):
-                        raise
-                    self.faults += 1
-                finally:
-                    self._busy = False
-        if not handed_over:
+        the ring for a moment."""
+        way, taken, thrown, generation = self._chute, False, None, self.generation
+        if way is None and self._ring is not None and self._alone(self._open_chute):
+            way = self._chute
+        if way is not None:
+            try:
+                taken = way.send(payload)
+            except (StopIteration, ValueError) as error:
+                if is_the_agents(error):
+                    raise
+                # It has ended; or somebody is in it: another thread, or a call up our own stack.
+                thrown = error.value if isinstance(error, StopIteration) else None
+        if thrown is not None:
+            raise thrown
+        if self.generation != generation:
+            return  # a handler forked, and this is the child; it is for the parent to send it
+        if not taken:
             self.send(payload)
         elif self._waiting:
             self.send()
@@ -186,11 +172,14 @@ class Link:
     def _alone(self, work: Callable[[], None]) -> bool:
         """Do `work` while no other thread does any. False: it failed, or a call further up
         this thread's own stack is at it, was interrupted, and will see to the rest."""
+        if self._chute is not None and chute.is_up_the_stack(self._chute):
+            return False  # before the lock: whoever has it may wait until we are out of there
         with self._lock:
             if self._busy:
                 return False
             try:
                 self._busy = True
+                self._shut_chute()
                 if self._cut_off:
                     self._mend()
                 self._cut_off = True
@@ -204,6 +193,20 @@ class Link:
                 return False
             finally:
                 self._busy = False
+
+    def _open_chute(self) -> None:
+        if self._ring is not None and self._socket is not None and monotonic() < self._speak_at:
+            self._chute = chute.begin(self, self._ring)
+
+    def _shut_chute(self) -> None:
+        """Nobody is in it any more, and what it knows is known here."""
+        while self._chute is not None:
+            if chute.is_shut(self._chute):
+                if self._unacked:
+                    self._next = max(self._next, frames.number_of(self._unacked[-1]) + 1)
+                self._chute = None
+            else:
+                sleep(_A_MOMENT)  # another thread is in it, which is out by then
 
     def _mend(self) -> None:
         """An exception cut the last call off, anywhere. Keep the records, renew the line."""

@@ -26,7 +26,7 @@ _left_alone: list[mmap] = []
 
 class Ring:
     __slots__ = (
-        "_end", "_fd", "_file", "_half", "_here", "_map", "_path", "_start", "_there", "left",
+        "_fd", "_file", "_half", "_here", "_path", "_start", "_there", "end", "left", "memory",
     )  # fmt: skip
 
     def __init__(self, folder: str, stream: str, hello: bytes, half: int) -> None:
@@ -35,9 +35,9 @@ class Ring:
             raise OSError("no ring here")
         self._path = os.path.join(folder, name_of(stream))
         self._half = half
-        self._map, self._fd, self._file = _mapped(self._path + ".new", HEAD + 2 * half)
-        self._map[: len(hello)] = hello
-        self._start = self._end = HEAD
+        self.memory, self._fd, self._file = _mapped(self._path + ".new", HEAD + 2 * half)
+        self.memory[: len(hello)] = hello
+        self._start = self.end = HEAD
         self.left = half
         """How many bytes the half that is being filled still takes."""
         # The highest number in the half that is being filled, and in the other.
@@ -55,14 +55,18 @@ class Ring:
                 return False
             self._there, self._here = self._here, 0
             self._start = HEAD if self._start != HEAD else HEAD + self._half
-            self._end = self._start
+            self.end = self._start
             self.left = self._half
-        end = self._end + length
-        self._map[self._end : end] = frame
-        self._end = end
+        end = self.end + length
+        self.memory[self.end : end] = frame
+        self.end = end
         self.left -= length
         self._here = seq
         return True
+
+    def filled(self, end: int, left: int, seq: int) -> None:
+        """Frames up to number `seq` were put there by somebody else."""
+        self.end, self.left, self._here = end, left, max(seq, self._here)
 
     def half_for(self, length: int) -> int | None:
         """How large the halves must be for such a frame; None: larger than they may be."""
@@ -77,13 +81,12 @@ class Ring:
         os.unlink(self._path + ".new")
 
     def drop(self) -> None:
-        """Unmap it; it takes nothing any more. Until Python 3.13 a mapping keeps a descriptor,
-        which the agent may have closed, and use for something else by now."""
-        self.left = self._half = 0
+        """Unmap it. Until Python 3.13 a mapping keeps a descriptor, which the agent may have
+        closed, and use for something else by now."""
         if self._fd is not None and identity(self._fd) != self._file:
-            _left_alone.append(self._map)
+            _left_alone.append(self.memory)
         else:
-            self._map.close()
+            self.memory.close()
 
 
 def _mapped(path: str, size: int) -> tuple[mmap, int | None, tuple[int, int] | None]:

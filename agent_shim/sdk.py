@@ -132,7 +132,14 @@ class Session:
             if compact and len(text) > _SPLIT_ABOVE:
                 link.send(*records.fit_deltas(self.id, text, reasoning=reasoning))
             elif compact and self._streaming:
-                link.send_soon(head + text.encode("utf-8", "surrogatepass"))
+                # An encoding that is named is looked for; where caches are cold, that shows.
+                try:
+                    piece = text.encode()
+                except UnicodeEncodeError as error:
+                    if is_the_agents(error):
+                        raise
+                    piece = text.encode("utf-8", "surrogatepass")  # half of a character
+                link.send_soon(head + piece)
             else:
                 # The first piece says when the reply began; the compact form has no room for it.
                 self._streaming = True

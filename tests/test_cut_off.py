@@ -9,6 +9,7 @@ from __future__ import annotations
 import dis
 import gc
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -23,12 +24,12 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pytest
-from hermes_supervise.agent_shim import line, link, ring, spool
+from hermes_supervise.agent_shim import chute, line, link, ring, spool
 from hermes_supervise.agent_shim.link import Link
 from hermes_supervise.ipc import frames
 from hermes_supervise.ipc import ring as layout
 
-OURS = {module.__file__ for module in (line, link, ring, spool, frames)}
+OURS = {module.__file__ for module in (chute, line, link, ring, spool, frames)}
 LETS_IN = ("CALL", "RESUME", "JUMP_BACKWARD")
 
 # An exception before a new socket has a name leaves it to Python to close it.
@@ -141,7 +142,7 @@ def struck(place: int, strike: Callable[[], None]) -> Iterator[list[int]]:
 
     def about_to_run(where: object, code: CodeType, offset: int) -> None:
         # A call that failed goes on elsewhere, and nobody looks for signals before.
-        looked = goes_on.get(where, offset) == offset
+        looked = goes_on.get(where) == offset
         goes_on[where] = lets_in(code).get(offset)
         if looked:
             count[0] += 1
@@ -240,7 +241,7 @@ def test_an_exception_there_loses_nothing_else_and_says_nothing_twice(way: str) 
             assert rest == [b"tbegin", b"tbefore", b"tafter", b"tend"], (place, words)
             assert words.count(b"tstruck") <= 1, (place, words)
             assert at.link.faults == 0
-    assert place > 15
+    assert place > 10
 
 
 def test_a_second_exception_while_the_first_is_mended_says_nothing_twice() -> None:
@@ -265,7 +266,7 @@ def test_a_second_exception_while_the_first_is_mended_says_nothing_twice() -> No
                 ]  # fmt: skip
             if found < second:
                 break
-    assert first > 15
+    assert first > 10
 
 
 @pytest.mark.parametrize("length", [1, 300_000], ids=["short", "a larger ring is made for"])
@@ -294,7 +295,7 @@ def test_a_word_there_is_heard_once_and_what_it_struck_is_too(way: str, length: 
             assert words[:2] == [b"tbegin", b"tbefore"] and words[-1] == b"tend", (place, words)
             assert sorted(words[2:-1]) == [b"tby the handler     ", b"tstruck"], (place, words)
             assert at.link.faults == 0
-    assert place > 15
+    assert place > 10
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -310,13 +311,58 @@ def test_a_fork_there_leaves_both_with_a_stream_of_their_own() -> None:
             if pids == [0]:
                 at.link.send(b"tchild")
                 said = at.words_in_files()
-                os._exit(said not in ([b"tchild"], [b"tstruck", b"tchild"]))
+                before_it_began = [b"tstruck", b"tchild"] if place == 1 else []
+                os._exit(said not in ([b"tchild"], before_it_began))
             if count[0] < place:
                 break
             assert os.waitstatus_to_exitcode(os.waitpid(pids[0], 0)[1]) == 0, place
             at.link.send(b"tend")
             assert at.words_in_files() == [b"tbegin", b"tbefore", b"tstruck", b"tend"], place
-    assert place > 15
+    assert place > 10
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_does_not_write_into_its_parents_ring(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In the child the call goes on, in the parent it is cut off. The ring's descriptor has
+    become the agent's, so that the child does not unmap it."""
+    monkeypatch.setattr(ring, "identity", lambda _: object())
+    place = 0
+    while True:
+        place += 1
+        with a_line() as at:
+            pids: list[int] = []
+
+            def strike(pids: list[int] = pids) -> None:
+                pids.append(os.fork())
+                if pids[0]:
+                    os.waitpid(pids[0], 0)
+                    raise KeyboardInterrupt
+
+            with struck(place, strike) as count:
+                try:
+                    at.link.send_soon(b"tstruck")
+                except KeyboardInterrupt:
+                    pass
+            if pids == [0]:
+                os._exit(0)
+            if count[0] < place:
+                break
+            remembered = [frames.payload_of(frame) for frame in at.link._unacked]
+            kept = [frames.payload_of(frame) for _, frame in at.in_files()]
+            assert kept.count(b"tstruck") <= remembered.count(b"tstruck"), place
+    assert place > 10
+
+
+def test_a_stream_without_a_pause_keeps_nobody_waiting_who_has_the_lock() -> None:
+    with a_line() as at:
+        at.link._busy = True
+        at.link.send_soon(b"tlater")
+        assert at.words_in_files() == [b"tbegin", b"tbefore"]
+        at.link._busy = False
+        at.link.send(b"tend")
+        assert at.words() == [b"tbegin", b"tbefore", b"tlater", b"tend"]
 
 
 def test_a_fault_of_ours_there_is_made_good_by_the_same_call(
@@ -381,3 +427,102 @@ def test_nobody_goes_on_while_another_thread_still_has_its_record_in_hand(
         second.join()
         assert b"tsecond" in found, "it has returned"
         assert at.words() == [b"tbegin", b"tbefore", b"tfirst", b"tsecond"]
+
+
+def test_a_handler_in_the_chute_speaks_while_another_thread_waits_for_it_to_be_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The other has the lock and waits for the chute: who is in there must not want the lock."""
+    encode = frames.encode
+    inside, waits = threading.Event(), threading.Event()
+
+    def slowly(seq: int, payload: bytes) -> bytes:
+        if payload == b"tinside":
+            inside.set()
+            assert waits.wait(30)
+            at.link.send_soon(b"tby the handler")
+            at.link.send(b"tand at once")
+            assert at.link.acknowledged(0) is False
+        return encode(seq, payload)
+
+    def sleep(_: float) -> None:
+        waits.set()
+
+    with a_line() as at:
+        monkeypatch.setattr(frames, "encode", slowly)
+        monkeypatch.setattr(link, "sleep", sleep)
+        streaming = threading.Thread(target=at.link.send_soon, args=(b"tinside",), daemon=True)
+        streaming.start()
+        assert inside.wait(30)
+        other = threading.Thread(target=at.link.send, args=(b"tother",), daemon=True)
+        other.start()
+        for thread in (streaming, other):
+            thread.join(30)
+            assert not thread.is_alive()
+        words = at.words()
+        assert words[:3] == [b"tbegin", b"tbefore", b"tinside"]
+        assert sorted(words[3:]) == [b"tand at once", b"tby the handler", b"tother"]
+
+
+@pytest.mark.parametrize(
+    "raised", [StopIteration("x"), GeneratorExit(), ValueError("x"), OSError()]
+)
+def test_whatever_a_handler_raises_there_is_the_agents(raised: BaseException) -> None:
+    """A generator takes some of these for its own."""
+
+    def handler(_: int, frame: FrameType | None) -> None:
+        raise raised
+
+    place = 0
+    while True:
+        place += 1
+        with a_line() as at:
+            caught = None
+
+            def strike() -> None:
+                found = sys._getframe()
+                while found.f_code.co_filename not in OURS:
+                    assert found.f_back is not None
+                    found = found.f_back
+                handler(signal.SIGALRM, found)
+
+            with struck(place, strike) as count:
+                try:
+                    at.link.send_soon(b"tstruck")
+                except BaseException as error:
+                    caught = error
+            if count[0] < place:
+                break
+            assert caught is raised, place
+            at.link.send(b"tend")
+            words = at.words()
+            assert words[:2] == [b"tbegin", b"tbefore"] and words[-1] == b"tend"
+            assert at.link.faults == 0
+    assert place > 10
+
+
+def test_threads_that_stream_and_send_at_once_have_each_record_once_and_in_their_order() -> None:
+    threads, each = 6, 400
+
+    def speak(number: int) -> None:
+        for count in range(each):
+            word = b"t%d %03d" % (number, count)
+            (at.link.send if count % 37 == number else at.link.send_soon)(word)
+
+    switching = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with a_line() as at:
+            speakers = [threading.Thread(target=speak, args=(number,)) for number in range(threads)]
+            for speaker in speakers:
+                speaker.start()
+            while any(speaker.is_alive() for speaker in speakers):
+                at.look()
+            words = at.words()
+    finally:
+        sys.setswitchinterval(switching)
+    assert len(words) == 2 + threads * each
+    for number in range(threads):
+        own = [word for word in words if word.startswith(b"t%d " % number)]
+        assert own == sorted(own) and len(own) == each
+    assert at.link.faults == 0
