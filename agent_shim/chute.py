@@ -55,10 +55,10 @@ def is_shut(chute: Chute) -> bool:
     return True
 
 
-def is_up_the_stack(chute: Chute) -> bool:
+def is_up_the_stack(chute: Chute | None) -> bool:
     """Whether this thread itself is in it: a signal handler is asking."""
     frame = None
-    if chute.gi_running:
+    if chute is not None and chute.gi_running:
         frame = sys._getframe()
         while frame is not None and frame is not chute.gi_frame:
             frame = frame.f_back

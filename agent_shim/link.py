@@ -68,8 +68,8 @@ _NO_SIGNAL = 0x4000 if sys.platform == "linux" else 0
 class Link:
     # Slots, of which the next is on the same line of the processor's cache; a dict's are not.
     __slots__ = (
-        "_about", "_address", "_answers", "_busy", "_chute", "_cut_off", "_deadline", "_greeted",
-        "_inode", "_lock", "_lying", "_next", "_on_line", "_owed", "_pid", "_retry_at",
+        "_about", "_address", "_answers", "_at_hand", "_busy", "_chute", "_cut_off", "_deadline",
+        "_greeted", "_inode", "_lock", "_lying", "_next", "_on_line", "_owed", "_pid", "_retry_at",
         "_retry_wait", "_ring", "_ring_fails", "_safe", "_since_acks", "_socket", "_speak_at",
         "_spool", "_spool_folder", "_stalled", "_unacked", "_unacked_bytes", "_waiting",
         "faults", "generation", "stream",
@@ -95,6 +95,7 @@ class Link:
         self._cut_off = False
         self._chute: Chute | None = None
         self._waiting: deque[bytes] = deque()
+        self._at_hand = 0, b""  # which of them is, or was last, being handed over
         self._socket: Socket | None = None
         self._inode = 0
         self._answers = frames.Decoder()
@@ -172,7 +173,7 @@ class Link:
     def _alone(self, work: Callable[[], None]) -> bool:
         """Do `work` while no other thread does any. False: it failed, or a call further up
         this thread's own stack is at it, was interrupted, and will see to the rest."""
-        if self._chute is not None and chute.is_up_the_stack(self._chute):
+        if chute.is_up_the_stack(self._chute):
             return False  # before the lock: whoever has it may wait until we are out of there
         with self._lock:
             if self._busy:
@@ -200,8 +201,8 @@ class Link:
 
     def _shut_chute(self) -> None:
         """Nobody is in it any more, and what it knows is known here."""
-        while self._chute is not None:
-            if chute.is_shut(self._chute):
+        while (way := self._chute) is not None:
+            if chute.is_shut(way):
                 if self._unacked:
                     self._next = max(self._next, frames.number_of(self._unacked[-1]) + 1)
                 self._chute = None
@@ -212,9 +213,11 @@ class Link:
         """An exception cut the last call off, anywhere. Keep the records, renew the line."""
         self._hang_up()
         self._retry_at = 0.0
-        if self._unacked and frames.number_of(self._unacked[-1]) == self._next:
-            self._next += 1
-            self._waiting.popleft()
+        seq, payload = self._at_hand
+        if self._unacked and frames.number_of(self._unacked[-1]) == seq:
+            self._next = seq + 1
+            if self._waiting and self._waiting[0] is payload:
+                self._waiting.popleft()
         self._unacked_bytes = sum(map(len, self._unacked))
         # Perhaps it was about to write there: the next call begins another, with all of these.
         self._drop_ring()
@@ -224,14 +227,14 @@ class Link:
     def _hand_over_all(self) -> None:
         self._deadline = 0.0
         while self._waiting:
-            seq = self._next
+            seq, payload = self._at_hand = self._next, self._waiting[0]
             try:
-                frame = frames.encode(seq, self._waiting[0])
+                frame = frames.encode(seq, payload)
             except frames.FrameTooLong:
                 self.faults += 1
                 self._waiting.popleft()
                 continue
-            # Remembered, then counted, then taken: `_mend` knows where it was cut off.
+            # Remembered, counted, taken: if it is remembered, `_mend` sees to the rest.
             self._unacked.append(frame)
             self._next = seq + 1
             self._waiting.popleft()

@@ -163,7 +163,8 @@ if sys.version_info >= (3, 12):
         def called(code: CodeType, offset: int) -> Any:
             if code.co_filename not in OURS:
                 return seen.DISABLE
-            return about_to_run(code, code, offset)
+            frame = sys._getframe(1)  # as a signal handler is given it
+            return about_to_run(frame, code, offset)
 
         seen.use_tool_id(tool, "struck")
         seen.register_callback(tool, event, called)
