@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from .link import Link
     from .ring import Ring
 
-    Chute = GeneratorType[bool, bytes, BaseException | None]
+    Known = tuple[int, int, int, int] | BaseException | None
+    Chute = GeneratorType[bool, bytes | None, Known]
 
 # How many bytes may lie in the ring alone.
 BATCH = 16 * 1024
@@ -44,14 +45,25 @@ def begin(link: Link, ring: Ring) -> Chute | None:
     return chute
 
 
-def is_shut(chute: Chute) -> bool:
-    """Shut it, unless another thread is in it."""
+def is_shut(chute: Chute, link: Link, ring: Ring | None) -> bool:
+    """Shut it, unless another thread is in it; link and ring then know what it knew."""
+    known = None
     try:
-        chute.close()
-    except ValueError as error:
+        chute.send(None)
+    except (StopIteration, ValueError) as error:
         if is_the_agents(error):
             raise
-        return False
+        if not isinstance(error, StopIteration):
+            return False
+        known = error.value
+    if isinstance(known, BaseException):
+        raise known
+    if known is not None and ring is not None:
+        lying, end, left, seq = known
+        link._unacked_bytes += lying - link._lying
+        link._lying = lying
+        ring.filled(end, left, seq - 1)
+        link._cut_off = False
     return True
 
 
@@ -65,16 +77,15 @@ def is_up_the_stack(chute: Chute | None) -> bool:
     return frame is not None
 
 
-def _chute(link: Link, ring: Ring) -> Generator[bool, bytes, BaseException | None]:
-    """Takes a record each time, and says whether it did; returns what a handler of the agent's
-    raised in here, for the caller to raise."""
+def _chute(link: Link, ring: Ring) -> Generator[bool, bytes | None, Known]:
+    """Takes a record each time, and says whether it did. Ends when it is given none, with what it
+    knows; or with what a handler of the agent's raised in here, for the caller to raise."""
     generation, unacked, waiting = link.generation, link._unacked, link._waiting
     seq, lying, speak_at = link._next, link._lying, link._speak_at
     memory, end, left = ring.memory, ring.end, ring.left
-    taken = False
+    taken, known = False, None
     try:
-        while True:
-            payload = yield taken
+        while (payload := (yield taken)) is not None:
             taken = False
             if monotonic() < speak_at and lying < BATCH and not (link._busy or waiting):
                 frame = frames.encode(seq, payload)
@@ -89,17 +100,15 @@ def _chute(link: Link, ring: Ring) -> Generator[bool, bytes, BaseException | Non
                     left -= length
                     lying += length
                     taken = True
+        known = lying, end, left, seq
     except BaseException as error:
         reason = error
-    # Before anything else can go wrong: unless told otherwise below, the link is to be mended.
+    # Before anything else can go wrong: until all of it is known, the link is to be mended.
     link._cut_off = link._cut_off or link.generation == generation
-    thrown = reason if is_the_agents(reason) else None
-    if thrown is None and link.generation == generation:
-        if isinstance(reason, GeneratorExit):
-            link._unacked_bytes += lying - link._lying
-            link._lying = lying
-            ring.filled(end, left, seq - 1)
-            link._cut_off = False
-        else:
-            link.faults += 1
-    return thrown
+    if known is not None:
+        return known
+    # Python's own handler for Ctrl-C is not to be seen in a trace.
+    if is_the_agents(reason) or not isinstance(reason, Exception):
+        return reason
+    link.faults += link.generation == generation
+    return None

@@ -69,10 +69,10 @@ class Link:
     # Slots, of which the next is on the same line of the processor's cache; a dict's are not.
     __slots__ = (
         "_about", "_address", "_answers", "_at_hand", "_busy", "_chute", "_cut_off", "_deadline",
-        "_greeted", "_inode", "_lock", "_lying", "_next", "_on_line", "_owed", "_pid", "_retry_at",
-        "_retry_wait", "_ring", "_ring_fails", "_safe", "_since_acks", "_socket", "_speak_at",
-        "_spool", "_spool_folder", "_stalled", "_unacked", "_unacked_bytes", "_waiting",
-        "faults", "generation", "stream",
+        "_greeted", "_inode", "_intact", "_lock", "_lying", "_next", "_on_line", "_owed", "_pid",
+        "_retry_at", "_retry_wait", "_ring", "_ring_fails", "_safe", "_since_acks", "_socket",
+        "_speak_at", "_spool", "_spool_folder", "_stalled", "_unacked", "_unacked_bytes",
+        "_waiting", "faults", "generation", "stream",
     )  # fmt: skip
 
     def __init__(self, address: str, spool_folder: str, about: dict[str, object]) -> None:
@@ -81,8 +81,11 @@ class Link:
         self._about = about
         self.faults = 0
         self.generation = 0
+        # Emptied in a forked child, and by C code: a signal may cut off all that comes behind it.
+        self._intact: list[bool] = []
         self._begin()
         if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._intact.clear)
             os.register_at_fork(after_in_child=self._forked)
 
     def _begin(self) -> None:
@@ -94,8 +97,9 @@ class Link:
         self._busy = False
         self._cut_off = False
         self._chute: Chute | None = None
-        self._waiting: deque[bytes] = deque()
-        self._at_hand = 0, b""  # which of them is, or was last, being handed over
+        # Each in a tuple of its own: two may be the same bytes, and are two records.
+        self._waiting: deque[tuple[bytes]] = deque()
+        self._at_hand = 0, (b"",)  # which of them is, or was last, being handed over
         self._socket: Socket | None = None
         self._inode = 0
         self._answers = frames.Decoder()
@@ -116,12 +120,13 @@ class Link:
         self._retry_at = 0.0
         self._retry_wait = RETRY_FIRST
         self._greeted = False
+        self._intact[:] = [True]
 
     # -- what the SDK and the adapters call ------------------------------------------------
 
     def send(self, *payloads: bytes) -> None:
         """Hand records over. When this returns they are out of the process, in order."""
-        self._waiting.extend(payloads)
+        self._waiting.extend([(payload,) for payload in payloads])
         # Whoever holds the lock sends for everybody; we wait for it, also when ours is taken.
         while self._alone(self._hand_over_all) and self._waiting:
             pass
@@ -129,6 +134,8 @@ class Link:
     def send_soon(self, payload: bytes) -> None:
         """`send`, for what nobody waits for and is most often followed by more: it may lie in
         the ring for a moment."""
+        if not self._intact:
+            self._forked()
         way, taken, thrown, generation = self._chute, False, None, self.generation
         if way is None and self._ring is not None and self._alone(self._open_chute):
             way = self._chute
@@ -139,7 +146,8 @@ class Link:
                 if is_the_agents(error):
                     raise
                 # It has ended; or somebody is in it: another thread, or a call up our own stack.
-                thrown = error.value if isinstance(error, StopIteration) else None
+                ended = error.value if isinstance(error, StopIteration) else None
+                thrown = ended if isinstance(ended, BaseException) else None
         if thrown is not None:
             raise thrown
         if self.generation != generation:
@@ -173,6 +181,8 @@ class Link:
     def _alone(self, work: Callable[[], None]) -> bool:
         """Do `work` while no other thread does any. False: it failed, or a call further up
         this thread's own stack is at it, was interrupted, and will see to the rest."""
+        if not self._intact:
+            self._forked()
         if chute.is_up_the_stack(self._chute):
             return False  # before the lock: whoever has it may wait until we are out of there
         with self._lock:
@@ -202,7 +212,7 @@ class Link:
     def _shut_chute(self) -> None:
         """Nobody is in it any more, and what it knows is known here."""
         while (way := self._chute) is not None:
-            if chute.is_shut(way):
+            if chute.is_shut(way, self, self._ring):
                 if self._unacked:
                     self._next = max(self._next, frames.number_of(self._unacked[-1]) + 1)
                 self._chute = None
@@ -213,10 +223,10 @@ class Link:
         """An exception cut the last call off, anywhere. Keep the records, renew the line."""
         self._hang_up()
         self._retry_at = 0.0
-        seq, payload = self._at_hand
+        seq, queued = self._at_hand
         if self._unacked and frames.number_of(self._unacked[-1]) == seq:
             self._next = seq + 1
-            if self._waiting and self._waiting[0] is payload:
+            if self._waiting and self._waiting[0] is queued:
                 self._waiting.popleft()
         self._unacked_bytes = sum(map(len, self._unacked))
         # Perhaps it was about to write there: the next call begins another, with all of these.
@@ -227,9 +237,9 @@ class Link:
     def _hand_over_all(self) -> None:
         self._deadline = 0.0
         while self._waiting:
-            seq, payload = self._at_hand = self._next, self._waiting[0]
+            seq, queued = self._at_hand = self._next, self._waiting[0]
             try:
-                frame = frames.encode(seq, payload)
+                frame = frames.encode(seq, *queued)
             except frames.FrameTooLong:
                 self.faults += 1
                 self._waiting.popleft()
@@ -275,10 +285,10 @@ class Link:
 
             hello = frames.encode(frames.HANDSHAKE, self._hello())
             ring = Ring(self._spool_folder, self.stream, hello, half)
-            kept = (ring.put(frames.number_of(frame), frame, self._safe) for frame in self._unacked)
-            if not all(kept):
-                ring.withdraw()
-                return False
+            for frame in self._unacked:
+                if not ring.put(frames.number_of(frame), frame, self._safe):
+                    ring.withdraw()
+                    return False
             ring.publish()
         except Exception as error:
             if is_the_agents(error):
@@ -381,13 +391,12 @@ class Link:
                 if os.fstat(line.fileno()).st_ino != self._inode:
                     raise OSError("not ours any more")
                 done += line.send(memoryview(data)[done:] if done else data, _NO_SIGNAL)
-            except BlockingIOError:
-                pass
             except OSError as error:
                 if is_the_agents(error):
                     raise
-                self._hang_up()
-                break
+                if not isinstance(error, BlockingIOError):
+                    self._hang_up()
+                    break
             if done == len(data):
                 self._stalled = False
                 break
@@ -411,11 +420,11 @@ class Link:
                 if os.fstat(line.fileno()).st_ino != self._inode:
                     raise OSError("not ours any more")
                 data = line.recv(_ANSWERS)
-            except BlockingIOError:
-                return
             except OSError as error:
                 if is_the_agents(error):
                     raise
+                if isinstance(error, BlockingIOError):
+                    return
                 data = b""
             answers = self._answers.feed(data)
             # An answer to what was never said is no answer.

@@ -35,7 +35,7 @@ LETS_IN = ("CALL", "RESUME", "JUMP_BACKWARD")
 # An exception before a new socket has a name leaves it to Python to close it.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-WAYS = ["soon", "at once", "after a pause", "nobody there"]
+WAYS = ["soon", "at once", "after a pause", "after another's word", "nobody there"]
 
 
 @pytest.fixture(autouse=True)
@@ -198,13 +198,28 @@ else:
             sys.settrace(kept)
 
 
+def cut_off() -> None:
+    raise KeyboardInterrupt
+
+
 def say(at: Line, way: str, word: bytes) -> None:
     if way in ("at once", "nobody there"):
         at.link.send(word)
     else:
-        if way == "after a pause":
-            at.link._speak_at = 0.0  # as if it had lain for long enough
         at.link.send_soon(word)
+
+
+def prepare(at: Line, way: str) -> None:
+    if way == "nobody there":
+        at.look()
+        at.leave()
+    elif way.startswith("after"):
+        assert at.link._alone(lambda: None)
+        assert at.link._chute is None
+    if way == "after a pause":
+        at.link._speak_at = 0.0  # as if what came before had lain for long enough
+        assert at.link._ring is not None
+        at.link._chute = chute.begin(at.link, at.link._ring)
 
 
 def interrupted(at: Line, way: str, word: bytes, place: int) -> int:
@@ -230,9 +245,7 @@ def test_an_exception_there_loses_nothing_else_and_says_nothing_twice(way: str) 
     while True:
         place += 1
         with a_line() as at:
-            if way == "nobody there":
-                at.look()
-                at.leave()
+            prepare(at, way)
             if interrupted(at, way, b"tstruck", place) < place:
                 break
             at.link.send_soon(b"tafter")
@@ -277,9 +290,7 @@ def test_a_word_there_is_heard_once_and_what_it_struck_is_too(way: str, length: 
     while True:
         place += 1
         with a_line() as at:
-            if way == "nobody there":
-                at.look()
-                at.leave()
+            prepare(at, way)
 
             def strike(at: Line = at) -> None:
                 at.look()
@@ -465,11 +476,12 @@ def test_a_handler_in_the_chute_speaks_while_another_thread_waits_for_it_to_be_f
         assert sorted(words[3:]) == [b"tand at once", b"tby the handler", b"tother"]
 
 
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    "raised", [StopIteration("x"), GeneratorExit(), ValueError("x"), OSError()]
+    "raised", [StopIteration("x"), GeneratorExit(), ValueError("x"), BlockingIOError()]
 )
-def test_whatever_a_handler_raises_there_is_the_agents(raised: BaseException) -> None:
-    """A generator takes some of these for its own."""
+def test_whatever_a_handler_raises_there_is_the_agents(raised: BaseException, way: str) -> None:
+    """A generator, and a socket, take some of these for their own."""
 
     def handler(_: int, frame: FrameType | None) -> None:
         raise raised
@@ -478,6 +490,7 @@ def test_whatever_a_handler_raises_there_is_the_agents(raised: BaseException) ->
     while True:
         place += 1
         with a_line() as at:
+            prepare(at, way)
             caught = None
 
             def strike() -> None:
@@ -489,7 +502,7 @@ def test_whatever_a_handler_raises_there_is_the_agents(raised: BaseException) ->
 
             with struck(place, strike) as count:
                 try:
-                    at.link.send_soon(b"tstruck")
+                    say(at, way, b"tstruck")
                 except BaseException as error:
                     caught = error
             if count[0] < place:
@@ -499,6 +512,57 @@ def test_whatever_a_handler_raises_there_is_the_agents(raised: BaseException) ->
             words = at.words()
             assert words[:2] == [b"tbegin", b"tbefore"] and words[-1] == b"tend"
             assert at.link.faults == 0
+    assert place > 10
+
+
+def test_the_same_bytes_twice_are_two_records() -> None:
+    """One of them cut off behind its taking, the other of a thread that waits behind it."""
+    word = b"tword"
+    place = 0
+    while True:
+        place += 1
+        with a_line() as at:
+
+            def strike(at: Line = at) -> None:
+                at.link._waiting.append((word,))  # as another thread does just now
+                raise KeyboardInterrupt
+
+            with struck(place, strike) as count:
+                try:
+                    at.link.send(word)
+                except KeyboardInterrupt:
+                    pass
+            if count[0] < place:
+                break
+            remembered = word in [frames.payload_of(frame) for frame in at.link._unacked]
+            at.link.send(b"tend")
+            words = at.words()
+            assert words[:2] == [b"tbegin", b"tbefore"] and words[-1] == b"tend"
+            assert words.count(word) == 2 if remembered else words.count(word) in (1, 2), place
+    assert place > 10
+
+
+def test_a_child_that_is_struck_before_it_knows_that_it_is_one_finds_out() -> None:
+    """Python ignores what is raised in there. Without a fork, which all links would hear of."""
+    place = 0
+    while True:
+        place += 1
+        with a_line() as at:
+            parents = at.link.stream
+            at.link._intact.clear()  # the first that a child does
+            with struck(place, cut_off) as count:
+                try:
+                    at.link._forked()
+                except KeyboardInterrupt:
+                    pass
+            if count[0] < place:
+                break
+            at.link.send_soon(b"tsoon")
+            at.link.send(b"tchild")
+            assert at.link.stream != parents, place
+            assert at.words_in_files() == [b"tsoon", b"tchild"], place
+            at.link.stream = parents
+            assert at.words_in_files() == [b"tbegin", b"tbefore"], place
     assert place > 10
 
 

@@ -745,6 +745,37 @@ forever()
     assert problems(world) == []
 
 
+def test_ctrl_c_in_the_middle_of_a_piece_is_never_swallowed(world: World) -> None:
+    """Python's own handler for it is not written in Python, and is not to be seen in a trace."""
+    agent = world.supervise(
+        """
+from hermes_supervise.ipc import frames
+encode = frames.encode
+def struck(seq, payload):
+    frame = encode(seq, payload)
+    if payload.endswith(b"."):
+        signal.raise_signal(signal.SIGINT)
+    return frame
+frames.encode = struck
+signal.signal(signal.SIGINT, signal.default_int_handler)
+chat, heard = session("chat"), 0
+for number in range(50):
+    chat.delta(f"<{number}>")
+    try:
+        chat.delta(".")
+    except KeyboardInterrupt:
+        heard += 1
+ready(f"heard {heard} {chat._link.faults}")
+forever()
+"""
+    )
+    assert agent.wait_for("heard") == "heard 50 0"
+    agent.kill_agent()
+    agent.finish()
+    assert short(world.messages("chat")) == [("assistant", "".join(f"<{n}>" for n in range(50)))]
+    assert problems(world) == []
+
+
 # -- fork and exec -------------------------------------------------------------------------
 
 
