@@ -128,10 +128,9 @@ class Session:
             if link.generation != self._generation:
                 self._announce()
             head = self._reasoning_head if reasoning else self._text_head
-            compact = head and not restart and isinstance(text, str)
-            if compact and len(text) > _SPLIT_ABOVE:
-                link.send(*records.fit_deltas(self.id, text, reasoning=reasoning))
-            elif compact and self._streaming:
+            # Not `isinstance`, and the rarest last: each name that is looked up is fetched anew.
+            plain = head and text.__class__ is str and not restart
+            if plain and self._streaming and len(text) <= _SPLIT_ABOVE:
                 # An encoding that is named is looked for; where caches are cold, that shows.
                 try:
                     piece = text.encode()
@@ -141,11 +140,7 @@ class Session:
                     piece = text.encode("utf-8", "surrogatepass")  # half of a character
                 link.send_soon(head + piece)
             else:
-                # The first piece says when the reply began; the compact form has no room for it.
-                self._streaming = True
-                text = "" if text is None else str(text)
-                field = "reasoning" if reasoning else "text"
-                self._say("delta", restart=bool(restart), **{field: text})
+                self._delta_at_length(link, text, reasoning, restart)
         except Exception as error:
             if is_the_agents(error):
                 raise
@@ -221,6 +216,17 @@ class Session:
         self.end("completed" if kind is None else f"failed: {kind.__name__}")
 
     # -- saying it -------------------------------------------------------------------------
+
+    def _delta_at_length(self, link: Link, text: object, reasoning: bool, restart: bool) -> None:
+        """The first piece says when the reply began; the compact form has no room for it."""
+        text = "" if text is None else _text(text)
+        if len(text) > _SPLIT_ABOVE and not restart and self._text_head:
+            link.send(*records.fit_deltas(self.id, text, reasoning=reasoning))
+        else:
+            self._streaming = True
+            self._say(
+                "delta", restart=bool(restart), **{"reasoning" if reasoning else "text": text}
+            )
 
     def _name(self, id: str) -> None:
         self.id = _text(id)
