@@ -147,18 +147,18 @@ def pace(delta, per_second, seconds):
 
 
 def rate(speaker, per_second, seconds):
-    """Speaking and silent in turns. What the receiver has to do after a word is in the silence."""
+    """Speaking and silent in turns of a second each, which is as long as a word may lie with us:
+    what each turn of speaking takes more than the silence behind it. What the receiver has to do
+    after a word is in the silence."""
     receiver = speaker.receiver()
     time.sleep(1.2)  # what the start left to do is done
-    spoke, silent = [], []
-    other, turns = cpu_of(receiver), 2
-    for _ in range(turns):
-        spoke.append(pace(speaker.delta, per_second, seconds / turns))
-        silent.append(pace(Nothing().delta, per_second, seconds / turns))
-    other = cpu_of(receiver) - other
-    loop = sum(silent) / turns
-    agent = sum(spoke) / turns - loop
-    return {"agent": agent, "loop": loop, "receiver": other / seconds * 100}
+    agent, loop = [], []
+    other = cpu_of(receiver)
+    for _ in range(int(seconds)):
+        spoke = pace(speaker.delta, per_second, 1)
+        loop.append(pace(Nothing().delta, per_second, 1))
+        agent.append(spoke - loop[-1])
+    return {"agent": agent, "loop": loop, "receiver": [(cpu_of(receiver) - other) / seconds * 100]}
 
 
 def messages(speaker, count, size, acknowledged):
