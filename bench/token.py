@@ -20,7 +20,7 @@ _NAMES = {
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    rounds = 2 if quick else 6
+    rounds = 1 if quick else 6
     hot: dict[str, list[float]] = {who: [] for who in _WHO}
     rates: dict[tuple[str, int], list[dict[str, list[float]]]] = {}
     append: list[float] = []
@@ -33,8 +33,8 @@ def measure(quick: bool) -> dict[str, Any]:
                 append += world.ask(program, world.folder / "appended.db", 100, 20)
             for per_second, seconds in _RATES.items():
                 for who in _SPEAKERS:
-                    seconds = 1 if quick else seconds
-                    seen = world.ask(_speaker(who), who, "rate", per_second, seconds)
+                    turns = seconds // 2 if quick else seconds
+                    seen = world.ask(_speaker(who), who, "rate", per_second, turns)
                     rates.setdefault((who, per_second), []).append(seen)
     hot_rows = [[_NAMES[w], summary(hot[w]), ratio(hot[w], hot["raw"])] for w in _WHO]
     rate_rows: list[list[Any]] = []

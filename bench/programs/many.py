@@ -1,8 +1,10 @@
 """Many of a thing, timed at the beginning and at the end.
 
-many.py ANSWER sessions N    one process, N sessions, each streams in turn
-many.py ANSWER clients N     N processes, each a session
-many.py ANSWER journal MIB   one session that says so much and settles nothing
+many.py ANSWER PARTS sessions N    one process, N sessions, each streams in turn
+many.py ANSWER PARTS clients N     N processes, each a session
+many.py ANSWER PARTS journal MIB   one session that says so much and settles nothing
+
+The work is done in so many parts, and each is timed.
 """
 
 import json
@@ -15,7 +17,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from hermes_supervise.agent_shim import session
 from texts import Texts
 
-answer, what, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+answer, parts, what, count = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 SUPERVISOR = os.getppid()
 
 
@@ -33,10 +35,10 @@ def cpu_at_rest():
     return now
 
 
-def tenths(steps):
-    """Time each of ten parts of the work: µs a record, here and in the supervisor."""
+def timed(step):
+    """Of the first and of the last part of the work: µs a record, here and in the supervisor."""
     agent, supervisor = [], []
-    for step in steps:
+    for _ in range(parts):
         start, burnt = time.perf_counter_ns(), cpu()
         records = step()
         agent.append((time.perf_counter_ns() - start) / 1e3 / records)
@@ -44,9 +46,10 @@ def tenths(steps):
     return {"agent": ends(agent), "supervisor": ends(supervisor)}
 
 
-def ends(parts):
-    """Of the first and of the last three the median: one alone may have met with anything."""
-    return [statistics.median(parts[:3]), statistics.median(parts[-3:])]
+def ends(took):
+    """Of the first and of the last third the median: one alone may have met with anything."""
+    third = max(1, parts // 3)
+    return [statistics.median(took[:third]), statistics.median(took[-third:])]
 
 
 def sessions():
@@ -54,15 +57,15 @@ def sessions():
 
     def part():
         chats.extend(
-            session(f"chat-{len(chats) + n}", db=answer + ".db") for n in range(count // 10)
+            session(f"chat-{len(chats) + n}", db=answer + ".db") for n in range(count // parts)
         )
-        for chat in chats[-count // 10 :]:
+        for chat in chats[-count // parts :]:
             for _ in range(50):
                 chat.delta("a few words of it, ")
         chats[-1].acknowledged(10)
-        return count // 10 * 51
+        return count // parts * 51
 
-    found = tenths([part] * 10)
+    found = timed(part)
     for chat in chats:
         chat.end()
     return found
@@ -72,7 +75,7 @@ def clients():
     def part():
         pids = []
         said, heard = os.pipe()
-        for number in range(count // 10):
+        for number in range(count // parts):
             pid = os.fork()
             if pid == 0:
                 chat = session(f"chat-{number}-{os.getpid()}", db=answer + ".db")
@@ -85,10 +88,10 @@ def clients():
         for _ in pids:
             os.read(said, 1)
         living.extend(pids)
-        return count // 10 * 501
+        return count // parts * 501
 
     living = []
-    found = tenths([part] * 10)
+    found = timed(part)
     for pid in living:
         os.kill(pid, 15)
     for pid in living:
@@ -99,7 +102,7 @@ def clients():
 def journal():
     texts = Texts()
     chat = session("chat", db=answer + ".db")
-    per = count * 2**20 // 32_000 // 10
+    per = count * 2**20 // 32_000 // parts
 
     def part():
         for number in range(per):
@@ -108,7 +111,7 @@ def journal():
                 chat.acknowledged(30)
         return per
 
-    return tenths([part] * 10)
+    return timed(part)
 
 
 found = {"sessions": sessions, "clients": clients, "journal": journal}[what]()
