@@ -25,7 +25,20 @@ from hermes_supervise.supervisor.run import Run
 
 DEADLINE = 30.0
 
-PRELUDE = '''\
+# `pause` alone would sleep through a signal that came just before it: Python notes it, and runs
+# the handler when it is next awake. A byte in a pipe is still there.
+FOREVER = '''\
+def forever():
+    """Sleep, and run the handlers of signals."""
+    bell, ring = os.pipe()
+    os.set_blocking(ring, False)
+    signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
+    while True:
+        os.read(bell, 512)
+
+'''
+
+PRELUDE = f'''\
 import os, signal, sys, threading, time
 from hermes_supervise.agent_shim import session
 
@@ -34,11 +47,7 @@ def ready(what="ready"):
     strikes while another such line is being written."""
     os.write(1, what.encode() + b"\\n")
 
-def forever():
-    while True:
-        signal.pause()
-
-'''
+{FOREVER}'''
 
 
 def until(condition: Callable[[], Any], what: str = "", deadline: float = DEADLINE) -> Any:
@@ -377,6 +386,41 @@ class World:
             if b"adopt" in words and os.fsencode(self.state) in words[-2]:
                 found.append(int(path.parent.name))
         return found
+
+
+class SlowDisk:
+    """Has supervisors wait for the part of them that is loaded while the agent starts."""
+
+    _SOURCE = """
+import os, sys
+class Disk:
+    def find_spec(self, name, path=None, target=None):
+        if name == "hermes_supervise.supervisor.supervise":
+            os.read(os.open("disk", os.O_RDONLY), 1)
+sys.meta_path.insert(0, Disk())
+"""
+
+    def __init__(self, world: World) -> None:
+        self._gate = world.folder / "disk"
+        os.mkfifo(self._gate)
+        folder = world.folder / "slow"
+        folder.mkdir()
+        (folder / "sitecustomize.py").write_text(self._SOURCE)
+        self.env = {**world.env, "PYTHONPATH": str(folder)}
+
+    def read_on(self) -> None:
+        """For one that waits; here, until one does."""
+
+        def reached() -> bool:
+            try:
+                end = os.open(self._gate, os.O_WRONLY | os.O_NONBLOCK)
+            except OSError:  # nobody reads
+                return False
+            os.write(end, b"x")
+            os.close(end)
+            return True
+
+        until(reached, "a supervisor that waits for its disk")
 
 
 def _below(pid: int) -> list[int]:

@@ -144,19 +144,20 @@ def hang_up(terminal: Terminal, agent: Supervised) -> None:
 
 
 def interrupt_twice(terminal: Terminal, agent: Supervised) -> None:
-    """As a user would: while Hermes prints, a key may go unheard."""
-    for what in ("press Ctrl+C again to force exit", "\x1b[?2004l"):
-        shown = len(terminal.raw)
+    """As a user would: while Hermes prints, a key may go unheard. Then its prompt is away, too,
+    but comes back; behind the second key that is heard it does not."""
 
-        def press(what: str = what.replace(" ", ""), shown: int = shown) -> bool:
+    def press(heard: Callable[[], bool]) -> bool:
+        if terminal.mode(2004):
             terminal.type("\x03")
-            try:
-                until(lambda: what.encode() in terminal.raw[shown:].replace(b" ", b""), "", 1)
-            except AssertionError:
-                return False
-            return True
+        try:
+            until(heard, "", 1)
+        except AssertionError:
+            return False
+        return True
 
-        until(press, what)
+    until(lambda: press(lambda: "pressCtrl+Cagain" in terminal.text.replace(" ", "")), "the first")
+    until(lambda: press(lambda: agent.process.poll() is not None), "the second", 60)
 
 
 def terminate(terminal: Terminal, agent: Supervised) -> None:

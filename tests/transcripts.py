@@ -5,21 +5,20 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from support import World
+from support import FOREVER, World
 
-_COMMON = '''\
-#!{python}
+_COMMON = (
+    f"""\
+#!{{python}}
 import datetime, hashlib, json, os, signal, sqlite3, sys, time, uuid
 
+{FOREVER}"""
+    + '''\
 HOME, CWD = os.path.expanduser("~"), os.getcwd()
 
 def ready(what="ready"):
     sys.stdout.write(what + "\\n")
     sys.stdout.flush()
-
-def forever():
-    while True:
-        signal.pause()
 
 def wait():
     """For a line from the test."""
@@ -35,6 +34,7 @@ def append(path, *entries, torn=""):
 
 ready("pid %d" % os.getpid())
 '''
+)
 
 CLAUDE = (
     _COMMON
