@@ -97,16 +97,13 @@ class Witness:
 
     It is asked, and not only listened to: a signal that it has got is handled before it can
     answer, so the answer is right however busy the machine is.
+
+    Born right behind the agent. Before the agent, it would testify to what that cannot have
+    heard, and a signal would be lost; much later, it would know nothing of what the agent has
+    heard already, and would have it told twice.
     """
 
-    def __init__(
-        self,
-        loop: Loop,
-        pass_on: Callable[[int], None],
-        heir: Callable[[], None] | None = None,
-    ) -> None:
-        self._loop = loop
-        self._pass_on = pass_on
+    def __init__(self, heir: Callable[[], None] | None = None) -> None:
         self._heard, told = os.pipe()
         end_of_life, self._life = os.pipe()
         for fd in (self._heard, told, self._life):
@@ -123,6 +120,11 @@ class Witness:
         self._doubtful: list[int] = []
         self._asked: list[int] = []
         self._alive = True
+
+    def attend(self, loop: Loop, pass_on: Callable[[int], None]) -> None:
+        """From now on it is listened to, and signals can be considered."""
+        self._loop = loop
+        self._pass_on = pass_on
         loop.when_readable(self._heard, self._listen)
 
     def consider(self, number: int) -> None:

@@ -14,7 +14,7 @@ from . import launch, recognise
 from . import run as runs
 from .listener import Listener
 from .options import Options
-from .signals import PASSED_ON, Signals, become_subreaper, die_of, signal
+from .signals import PASSED_ON, Signals, Witness, become_subreaper, die_of, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def supervise(command: list[str], options: Options) -> None:
     signals, screen = Signals(), _terminal()
     become_subreaper()
     child = _launch(command, run, listener, signals)
+    witness = _witness(run, options)
     # The agent is on its way: what is loaded from here on costs it no time.
     from .tree import standard_streams
 
@@ -58,7 +59,7 @@ def supervise(command: list[str], options: Options) -> None:
     from .supervise import Supervision
 
     while True:
-        supervision = Supervision(run, listener, options, signals, screen)
+        supervision = Supervision(run, listener, options, signals, screen, witness)
         settled: list[Settled] = []
         try:
             supervision.run(child, given)
@@ -77,6 +78,7 @@ def supervise(command: list[str], options: Options) -> None:
         try:
             run, listener = _set_up(again.command, options, again.after)
             child = _launch(again.command, run, listener, signals, again)
+            witness = _witness(run, options)
         except (OSError, launch.CannotLaunch) as error:
             launch.say(f"not started again: {error}", loud=True)
             break
@@ -149,6 +151,20 @@ def _launch(
     return child
 
 
+def _witness(run: runs.Run, options: Options) -> Witness | None:
+    """One that inherits when we are dead. It must find the agent noted in the run's folder."""
+
+    def heir() -> None:
+        from . import adoption
+
+        adoption.become_supervisor(run.folder)
+
+    try:
+        return Witness(None if options.no_adopt else heir)
+    except OSError:
+        return None
+
+
 def _terminal_name() -> str | None:
     for fd in (0, 1, 2):
         try:
@@ -191,7 +207,7 @@ def adopt(folder: str) -> None:
     signals = Signals()
     signals.listen_anew()
     try:
-        Supervision(run, listener, options, signals, None).adopt()
+        Supervision(run, listener, options, signals, None, _witness(run, options)).adopt()
     finally:
         listener.close()
         runs.retire(run)

@@ -26,7 +26,6 @@ from .signals import (
     HEARSAY,
     PASSED_ON,
     Signals,
-    Witness,
     become_subreaper,
     name_of,
     signal,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from .listener import Listener
     from .options import Options
     from .run import Run
+    from .signals import Witness
     from .tending import Tending
     from .terminal import Terminal
     from .tree import Stream as Given
@@ -69,7 +69,9 @@ class Supervision:
         options: Options,
         signals: Signals,
         terminal: Terminal | None,
+        witness: Witness | None,
     ) -> None:
+        """Without a witness every signal that reaches us is taken for ours alone."""
         self._run = run
         self._options = options
         self._signals = signals
@@ -98,7 +100,7 @@ class Supervision:
         self.orphans = Orphans(self._loop, options.orphans)
         self._tree = Tree(self._loop, listener.path)
         self.heard = False
-        self._witness: Witness | None = None
+        self._witness = witness
         self._child = 0
         self._child_spoke = False
         self._stopped = False
@@ -151,11 +153,8 @@ class Supervision:
     def _watch_over(self) -> None:
         self._loop.when_readable(self._signals.fileno(), self._on_signals)
         self._watcher.start()
-        try:
-            heir = None if self._options.no_adopt else self._heir
-            self._witness = Witness(self._loop, self._pass_on, heir)
-        except OSError:
-            pass  # then every signal that reaches us is taken for ours alone
+        if self._witness is not None:
+            self._witness.attend(self._loop, self._pass_on)
         # In an heir: whatever its predecessor did not live to see to.
         if self._door.streams:
             self._tend().adopt(self._door.streams)
@@ -171,12 +170,6 @@ class Supervision:
     def let_go(self) -> None:
         """Nothing is left to do here, and we go on with another run."""
         self._door.shut()
-
-    def _heir(self) -> None:
-        """In the witness, when we are dead: it becomes the supervisor."""
-        from . import adoption
-
-        adoption.become_supervisor(self._run.folder)
 
     def _finished(self) -> bool:
         if self._leave:

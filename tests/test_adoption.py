@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from support import Supervised, World, alive, children, kill, short, until, wait_dead
+from support import SlowDisk, Supervised, World, alive, children, kill, short, until, wait_dead
 
 # Streams words when told to by a line on standard input, and says what it has streamed.
 TALKER = """
@@ -64,6 +64,22 @@ def test_a_killed_supervisor_is_replaced_and_the_agents_death_still_recovered(
     assert len(world.events()) == 1
     assert world.runs() == []
     assert list((Path(world.env["XDG_RUNTIME_DIR"]) / "hermes-supervise").iterdir()) == []
+
+
+def test_a_supervisor_that_is_killed_before_it_is_wholly_there_is_replaced(world: World) -> None:
+    disk = SlowDisk(world)
+    agent = world.supervise(TALKER, stdin=subprocess.PIPE, env=disk.env)
+    pid = int(agent.wait_for("pid").split()[1])
+    until(lambda: len(children(agent.pid)) == 2, "agent and witness")
+    kill(agent.pid)
+    agent.process.wait()
+    [heir] = until(lambda: world.heirs(), "an heir")
+    talk(agent, 100, 100)
+    disk.read_on()
+    kill(pid)
+    wait_dead(heir)
+    assert short(world.messages("chat")) == [("user", "talk"), ("assistant", words(100))]
+    assert world.runs() == []
 
 
 def test_heirs_have_heirs(world: World) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support import DEADLINE, Supervised, World, alive, kill, until, wait_dead
+from support import DEADLINE, SlowDisk, Supervised, World, alive, kill, until, wait_dead
 
 # A shell with job control, and nothing else: runs one job in a group of its own in the
 # foreground, tells what becomes of it, and continues it on request.
@@ -206,6 +206,21 @@ def test_ctrl_c_is_heard_once(world: World, leader: str, key: bytes, name: str) 
         kill(shown.pid, signal.SIGUSR2)
         shown.wait_for(b"heard USR2")
         assert shown.told.read_text().split("\n").count(f"heard {name}") == 1
+        kill(shown.agent)
+        wait_dead(shown.pid)
+
+
+def test_ctrl_c_is_heard_once_however_slowly_we_start(world: World) -> None:
+    disk = SlowDisk(world)
+    source = 'hear("INT"); hear("USR2"); tell("ready"); forever()'
+    with window(world, source, env=disk.env) as shown:
+        shown.wait_for(b"ready")
+        shown.type(b"\x03")
+        shown.wait_for(b"heard INT")
+        disk.read_on()
+        kill(shown.pid, signal.SIGUSR2)
+        shown.wait_for(b"heard USR2")
+        assert shown.told.read_text().split("\n").count("heard INT") == 1
         kill(shown.agent)
         wait_dead(shown.pid)
 
