@@ -159,7 +159,9 @@ def _witness() -> str:
     from ..loop import Loop
     from ..signals import Witness
 
-    Witness(Loop(), lambda number: None).dismiss()
+    witness = Witness()
+    witness.attend(Loop(), lambda number: None)
+    witness.dismiss()
     return "can be forked"
 
 
