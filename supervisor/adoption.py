@@ -12,11 +12,13 @@ from __future__ import annotations
 import os
 import sys
 
+from .run import living_agent, note_agent
 from .signals import PASSED_ON, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .run import Run
+    from .tree import Tree
 
 Identity = tuple[int, int | None]
 
@@ -50,3 +52,14 @@ def survivors(run: Run) -> dict[str, tuple[Identity, int]]:
             last = max((seq for seq, _ in journal), default=0)
             found[stream] = (who.get("pid", 0), who.get("start")), last
     return found
+
+
+def silent_agent(run: Run, tree: Tree) -> Identity | None:
+    """One that lives and has not said a word yet: the one that was noted or, if that was a
+    launcher and is gone, whoever else could still speak in this run."""
+    known = living_agent(run)
+    if known is not None or run.streams() or os.path.exists(run.path("report.jsonl")):
+        return known
+    if (left := tree.may_speak_to_an_heir()) is not None:
+        note_agent(run, left)
+    return living_agent(run)

@@ -110,12 +110,18 @@ class Witness:
             os.set_blocking(fd, False)
         # What comes while it is born must not be told through our own pipe.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, PASSED_ON)
-        self.pid = os.fork()
-        if self.pid == 0:
-            _bear_witness(told, end_of_life, mask, heir)
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        os.close(told)
-        os.close(end_of_life)
+        try:
+            self.pid = os.fork()
+            if self.pid == 0:
+                _bear_witness(told, end_of_life, mask, heir)
+        except OSError:
+            os.close(self._heard)
+            os.close(self._life)
+            raise
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            os.close(told)
+            os.close(end_of_life)
         self._testimony: list[tuple[int, float]] = []
         self._doubtful: list[int] = []
         self._asked: list[int] = []
@@ -179,13 +185,18 @@ class Witness:
             self._loop.forget(self._heard)  # dead; SIGCHLD says so, too
             return
         now = time.monotonic()
-        self._testimony = [(n, t) for n, t in self._testimony if now - t < _MEMORY]
+        # However long we were busy: what is in question is not forgotten.
+        open_cases = {*self._doubtful, *self._asked}
+        self._testimony = [
+            (n, t) for n, t in self._testimony if n in open_cases or now - t < _MEMORY
+        ]
         self._testimony += [(number, now) for number in told if number]
         if 0 in told:
             self._answer(self._asked)
 
     def _answer(self, asked: list[int]) -> None:
-        """Of several of one kind in a row the kernel may have made one, for it or for us."""
+        """Of several of one kind in a row the kernel may have made one, for it or for us. So they
+        count as one, also those that came while we were too busy to ask."""
         if asked is not self._asked:
             return
         self._asked = []

@@ -59,10 +59,10 @@ def supervise(command: list[str], options: Options) -> None:
     from .supervise import Supervision
 
     while True:
-        supervision = Supervision(run, listener, options, signals, screen, witness)
+        supervision = Supervision(run, listener, options, signals, screen)
         settled: list[Settled] = []
         try:
-            supervision.run(child, given)
+            supervision.run(child, given, witness)
         finally:
             listener.close()
             told = _end(run, supervision, command, settled)
@@ -207,7 +207,8 @@ def adopt(folder: str) -> None:
     signals = Signals()
     signals.listen_anew()
     try:
-        Supervision(run, listener, options, signals, None, _witness(run, options)).adopt()
+        supervision = Supervision(run, listener, options, signals, None)
+        supervision.adopt(lambda: _witness(run, options))
     finally:
         listener.close()
         runs.retire(run)

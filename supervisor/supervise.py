@@ -21,7 +21,7 @@ from .footprint import Weights, any_child
 from .hooks.minder import Minder, see_to_what_is_left
 from .loop import Loop
 from .orphans import Orphans
-from .run import living_agent, note_agent
+from .run import note_agent
 from .signals import (
     HEARSAY,
     PASSED_ON,
@@ -38,6 +38,8 @@ from .workshop import Job, Workshop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .client import Stream
     from .listener import Listener
     from .options import Options
@@ -69,9 +71,7 @@ class Supervision:
         options: Options,
         signals: Signals,
         terminal: Terminal | None,
-        witness: Witness | None,
     ) -> None:
-        """Without a witness every signal that reaches us is taken for ours alone."""
         self._run = run
         self._options = options
         self._signals = signals
@@ -100,7 +100,7 @@ class Supervision:
         self.orphans = Orphans(self._loop, options.orphans)
         self._tree = Tree(self._loop, listener.path)
         self.heard = False
-        self._witness = witness
+        self._witness: Witness | None = None
         self._child = 0
         self._child_spoke = False
         self._stopped = False
@@ -122,18 +122,18 @@ class Supervision:
         self._strangers: dict[int, int] = {}
         self._watcher = Watcher(self._loop, self._door, run, self._warn)
 
-    def run(self, child: int, given: list[Given | None]) -> None:
+    def run(self, child: int, given: list[Given | None], witness: Witness | None) -> None:
         """Supervise the agent, which has been started with `given` as its input and output;
         returns when nothing is left to do."""
         self._child = child
         self._tree.given(given)
-        self._watch_over()
+        self._watch_over(lambda: witness)
         if self._child_spoke and self.status is not None and os.WIFSIGNALED(self.status):
             return  # it was the agent itself, and what it left are tools
         if (left := self._tree.may_yet_speak(self._ours())) is not None:
             note_agent(self._run, left)
 
-    def adopt(self) -> None:
+    def adopt(self, bear_witness: Callable[[], Witness | None]) -> None:
         """Take over a run whose supervisor died, with the processes that still live in it."""
         from . import adoption
 
@@ -145,20 +145,24 @@ class Supervision:
                 self._door.streams[name].pid = 0  # another watcher will go on with it
             else:
                 self._greeted(*who)
-        if (agent := living_agent(self._run)) is not None:
-            self._greeted(*agent)  # even if it has not said a word yet
+        if (agent := adoption.silent_agent(self._run, self._tree)) is not None:
+            self._greeted(*agent)
         self._find_strays()
-        self._watch_over()
+        # No sooner: an heir that cannot even begin must not have one that cannot, either.
+        self._watch_over(bear_witness)
+        adoption.silent_agent(self._run, self._tree)  # for whom the run's folder stays
 
-    def _watch_over(self) -> None:
+    def _watch_over(self, witness: Callable[[], Witness | None]) -> None:
+        """Without a witness every signal that reaches us is taken for ours alone."""
         self._loop.when_readable(self._signals.fileno(), self._on_signals)
         self._watcher.start()
-        if self._witness is not None:
-            self._witness.attend(self._loop, self._pass_on)
         # In an heir: whatever its predecessor did not live to see to.
         if self._door.streams:
             self._tend().adopt(self._door.streams)
         self._hooks.run()
+        self._witness = witness()
+        if self._witness is not None:
+            self._witness.attend(self._loop, self._pass_on)
         try:
             self._loop.run_until(self._finished)
         except Exception as fault:

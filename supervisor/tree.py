@@ -86,6 +86,12 @@ class Tree:
         left = (one.pid for one in self._left() if one.alive and self._carries_us(one.pid))
         return min(left, default=None)
 
+    def may_speak_to_an_heir(self) -> int | None:
+        """The same for an heir, to whom its predecessor's children do not come."""
+        session = os.getsid(0)
+        mates = (one.pid for one in table() if one.alive and one.session == session)
+        return min(filter(self._carries_us, mates), default=None)
+
     def _left(self) -> list[Process]:
         """Our children that are of our session, and not what we started ourselves."""
         us, session = os.getpid(), os.getsid(0)

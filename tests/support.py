@@ -379,13 +379,27 @@ class World:
         return found
 
     def heirs(self) -> list[int]:
-        """Supervisors that were started to take a run of this world over."""
+        """Supervisors that were started to take a run of this world over, without what they have
+        forked."""
         found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             words = _command_line(int(path.parent.name)).split(b"\0")
             if b"adopt" in words and os.fsencode(self.state) in words[-2]:
                 found.append(int(path.parent.name))
-        return found
+        forked = {child for pid in found for child in children(pid)}
+        return [pid for pid in found if pid not in forked]
+
+
+def witness_of(supervisor: int) -> int:
+    """Once it is there and bears witness: then it holds two pipes and nothing else."""
+
+    def is_it(pid: int) -> bool:
+        try:
+            return len(os.listdir(f"/proc/{pid}/fd")) == 2
+        except FileNotFoundError:  # some other child, and gone by now
+            return False
+
+    return int(until(lambda: list(filter(is_it, children(supervisor))), "the witness")[0])
 
 
 class SlowDisk:

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
-from support import SlowDisk, Supervised, World, alive, children, kill, short, until, wait_dead
+from support import (
+    SlowDisk,
+    Supervised,
+    World,
+    alive,
+    children,
+    kill,
+    short,
+    until,
+    wait_dead,
+    witness_of,
+)
 
 # Streams words when told to by a line on standard input, and says what it has streamed.
 TALKER = """
@@ -70,7 +83,7 @@ def test_a_supervisor_that_is_killed_before_it_is_wholly_there_is_replaced(world
     disk = SlowDisk(world)
     agent = world.supervise(TALKER, stdin=subprocess.PIPE, env=disk.env)
     pid = int(agent.wait_for("pid").split()[1])
-    until(lambda: len(children(agent.pid)) == 2, "agent and witness")
+    witness_of(agent.pid)
     kill(agent.pid)
     agent.process.wait()
     [heir] = until(lambda: world.heirs(), "an heir")
@@ -82,25 +95,32 @@ def test_a_supervisor_that_is_killed_before_it_is_wholly_there_is_replaced(world
     assert world.runs() == []
 
 
-def test_heirs_have_heirs(world: World) -> None:
+def test_an_heir_that_cannot_begin_has_no_heir_that_cannot_either(world: World) -> None:
     agent, pid = start(world)
-    total = 0
+    witness = witness_of(agent.pid)
+    no_room = (0, 0)  # no file of its or its heirs' can grow
+    resource.prlimit(witness, resource.RLIMIT_FSIZE, no_room)
     kill(agent.pid)
     agent.process.wait()
-    seen: set[int] = set()
-    for _ in range(3):
-        heir = until(lambda: [h for h in world.heirs() if h not in seen], "an heir")[0]
-        seen.add(heir)
+    wait_dead(witness)  # which has become the heir
+    assert world.heirs() == []
+    talk(agent, 100, 100)
+    kill(pid)
+    world.call("recover")
+    assert short(world.messages("chat")) == [("user", "talk"), ("assistant", words(100))]
+
+
+def test_heirs_have_heirs(world: World) -> None:
+    agent, pid = start(world)
+    supervisor, total = agent.pid, 0
+    for _ in range(4):
+        heir = witness_of(supervisor)
+        kill(supervisor)
+        supervisor = heir
         total += 50
         talk(agent, 50, total)
-        # Its own witness is a fork of it: wait until it has one before it is killed.
-        until(lambda heir=heir: len(Path(f"/proc/{heir}/task/{heir}/children").read_text().split()))
-        kill(heir)
-    last = until(lambda: [h for h in world.heirs() if h not in seen], "the last heir")[0]
-    total += 50
-    talk(agent, 50, total)
     kill(pid)
-    wait_dead(last)
+    wait_dead(supervisor)
     assert short(world.messages("chat")) == [("user", "talk"), ("assistant", words(total))]
 
 
@@ -141,7 +161,7 @@ def test_an_heir_that_still_waits_for_its_turn_is_not_ended_by_a_signal(
         until(lambda: waits_for_a_lock(heir), "the heir waits")
         kill(heir, number)
         until(lambda: pending(heir) & 1 << number - 1, "the signal has come")
-    until(lambda: children(heir), "its own witness: it is at work")
+    witness_of(heir)  # so it is at work
     talk(agent, 10, 20)
     kill(pid)
     wait_dead(heir)
@@ -175,12 +195,12 @@ def test_an_agent_that_had_said_nothing_yet_is_not_forgotten(world: World, adopt
     options = () if adopted else ("--no-adopt",)
     agent = world.supervise(SILENT, *options, stdin=subprocess.PIPE)
     pid = int(agent.wait_for("pid").split()[1])
-    until(lambda: len(children(agent.pid)) == 2, "agent and witness")
+    witness_of(agent.pid)
     kill(agent.pid)
     agent.process.wait()
     heir = until(lambda: world.heirs(), "an heir")[0] if adopted else None
     if heir is not None:
-        until(lambda: children(heir), "its own witness: it has looked around")
+        witness_of(heir)  # so it has looked around
     # Others who look for what was left behind leave it alone as well.
     assert world.run(["true"]).finish() == 0
     assert world.call("recover").returncode == 0
@@ -195,6 +215,51 @@ def test_an_agent_that_had_said_nothing_yet_is_not_forgotten(world: World, adopt
     else:
         assert world.call("recover").returncode == 0
     assert short(world.messages("chat")) == [("user", "at last"), ("assistant", "half")]
+    assert world.runs() == []
+
+
+# Says nothing until it may, and has a launcher that goes when it may.
+BEHIND_IT = """
+ready("pid %d" % os.getpid())
+open("speak").read()
+session("chat").message("user", "precious words")
+ready("said")
+forever()
+"""
+LAUNCHER = '"$@" & cat go; exit 0'
+
+
+@pytest.mark.parametrize("gone", ["while its supervisor starts", "when its heir has begun"])
+def test_a_silent_agent_whose_launcher_is_gone_is_not_forgotten_by_an_heir(
+    world: World, gone: str
+) -> None:
+    for gate in ("go", "speak"):
+        os.mkfifo(world.folder / gate)
+    disk = SlowDisk(world)
+    inner = [sys.executable, world.script(BEHIND_IT)]
+    agent = world.run(["/bin/sh", "-c", LAUNCHER, "sh", *inner], env=disk.env)
+    pid = int(agent.wait_for("pid").split()[1])
+    [launcher] = until(lambda: [c for c in children(agent.pid) if pid in children(c)], "a launcher")
+    witness_of(agent.pid)
+    if gone.startswith("while"):
+        (world.folder / "go").write_text("")
+        until(lambda: not alive(launcher))
+    kill(agent.pid)
+    agent.process.wait()
+    [heir] = until(lambda: world.heirs(), "an heir")
+    disk.read_on()
+    if not gone.startswith("while"):
+        witness_of(heir)  # so it has looked around
+        (world.folder / "go").write_text("")
+        wait_dead(heir)
+    (world.folder / "speak").write_text("")
+    agent.wait_for("said")
+    kill(pid)
+    if gone.startswith("while"):
+        wait_dead(heir)
+    else:
+        world.call("recover")
+    assert short(world.messages("chat")) == [("user", "precious words")]
     assert world.runs() == []
 
 

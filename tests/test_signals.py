@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TextIO
 
 import pytest
-from support import Supervised, World, alive, children, kill, until, wait_dead
+from support import Supervised, World, alive, children, kill, until, wait_dead, witness_of
 
 PASSED_ON = ["TERM", "HUP", "INT", "QUIT", "USR1", "USR2"]
 
@@ -39,20 +39,8 @@ def listening(world: World, *options: str) -> Supervised:
     agent = world.supervise(LISTENER, *options, start_new_session=True)
     agent.wait_for("ready")
     assert agent.agent
-    witness_of(agent)
+    witness_of(agent.pid)
     return agent
-
-
-def witness_of(agent: Supervised) -> int:
-    """The supervisor's other child, once it is there and bears witness: then it holds two pipes
-    and nothing else."""
-    child = agent.agent
-
-    def found() -> list[int]:
-        others = [pid for pid in children(agent.pid) if pid != child]
-        return [pid for pid in others if len(os.listdir(f"/proc/{pid}/fd")) == 2]
-
-    return int(until(found, "the witness")[0])
 
 
 def all_that_was_heard(agent: Supervised) -> list[str]:
@@ -92,7 +80,7 @@ def test_a_signal_to_the_whole_group_is_heard_once(world: World, name: str) -> N
 def test_a_signal_to_the_whole_group_is_heard_once_on_a_busy_machine(world: World) -> None:
     """The witness may be the last to run; its answer is waited for, not a time."""
     agent = listening(world)
-    witness = witness_of(agent)
+    witness = witness_of(agent.pid)
     os.setpriority(os.PRIO_PROCESS, witness, 19)
     busy = [subprocess.Popen(["/bin/sh", "-c", "while :; do :; done"]) for _ in range(6)]
     try:
@@ -126,7 +114,7 @@ def test_a_burst_to_the_whole_group_is_not_passed_on_a_second_time(world: World)
 
 def test_without_its_witness_the_supervisor_idles_and_still_passes_on(world: World) -> None:
     agent = listening(world)
-    witness = witness_of(agent)
+    witness = witness_of(agent.pid)
     kill(witness)
     until(lambda: not Path(f"/proc/{witness}").exists(), "the witness is reaped")
     before = processor_time(agent.pid)
@@ -138,6 +126,57 @@ def test_without_its_witness_the_supervisor_idles_and_still_passes_on(world: Wor
     assert all_that_was_heard(agent) == ["TERM"]
 
 
+NO_PROCESS = """
+import errno, os, sys
+if "hermes_supervise.supervisor" in sys.orig_argv:
+    def fork():
+        raise BlockingIOError(errno.EAGAIN, "no more processes")
+    os.fork = fork
+"""
+
+
+def test_a_supervisor_that_gets_no_witness_still_passes_on(world: World) -> None:
+    (world.folder / "sitecustomize.py").write_text(NO_PROCESS)
+    env = {**world.env, "PYTHONPATH": str(world.folder)}
+    agent = world.supervise(LISTENER, start_new_session=True, env=env)
+    agent.wait_for("ready")
+    kill(agent.pid, signal.SIGTERM)
+    agent.wait_for("heard TERM")
+    assert children(agent.pid) == [agent.agent]
+    assert all_that_was_heard(agent) == ["TERM"]
+
+
+# A loop that is kept busy for longer than a testimony counts otherwise.
+BUSY = """
+import os, select, signal, time
+from hermes_supervise.supervisor.loop import Loop
+from hermes_supervise.supervisor.signals import _MEMORY, Signals, Witness
+loop, signals, taken, passed_on = Loop(), Signals(), [], []
+witness = Witness()
+witness.attend(loop, passed_on.append)
+def take():
+    for number in signals.take():
+        taken.append(number)
+        witness.consider(number)
+    loop.after(0, lambda: time.sleep(_MEMORY * 1.2))
+loop.when_readable(signals.fileno(), take)
+os.killpg(0, signal.SIGUSR1)
+for fd in (signals.fileno(), witness._heard):
+    select.select([fd], [], [])
+loop.run_until(lambda: taken and not witness._doubtful and not witness._asked)
+witness.dismiss()
+print(taken == [signal.SIGUSR1], passed_on)
+"""
+
+
+def test_a_supervisor_that_is_busy_does_not_forget_what_its_witness_said() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", BUSY],
+        capture_output=True, text=True, timeout=60, start_new_session=True,
+    )  # fmt: skip
+    assert (told.stdout, told.stderr) == ("True []\n", "")
+
+
 def processor_time(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -145,7 +184,7 @@ def processor_time(pid: int) -> float:
 
 def test_a_stopped_witness_does_not_keep_a_signal_back(world: World) -> None:
     agent = listening(world)
-    kill(witness_of(agent), signal.SIGSTOP)
+    kill(witness_of(agent.pid), signal.SIGSTOP)
     kill(agent.pid, signal.SIGTERM)
     agent.wait_for("heard TERM")
     assert all_that_was_heard(agent) == ["TERM"], "and nothing hangs at the end"
