@@ -32,7 +32,10 @@ def forever():
     """Sleep, and run the handlers of signals."""
     bell, ring = os.pipe()
     os.set_blocking(ring, False)
-    signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
+    try:
+        signal.set_wakeup_fd(ring, warn_on_full_buffer=False)
+    except ValueError:
+        pass  # not in the main thread, which runs all handlers
     while True:
         os.read(bell, 512)
 
