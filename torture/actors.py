@@ -3,7 +3,8 @@
 Never changes what the product does: a warm fork stands in for `exec` of an interpreter, for the
 agent (`os.posix_spawnp`) and for the heir (`os.execv`), and descriptors, environment and signals
 are put into the state that `exec` would have left them in. The command line and environment that
-/proc shows are those of the last `exec`, so an agent is known by its name there instead.
+/proc shows are those of the last `exec`, so an agent is known by its name there instead, and that
+name tells its run.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import signal
 import sqlite3
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from hermes_supervise.ipc.endpoint import SOCKET_VARIABLE
 from hermes_supervise.supervisor import __main__ as door
 from hermes_supervise.supervisor import orphans, tree
 from hermes_supervise.supervisor.recovery import schema
@@ -29,7 +32,7 @@ from .plan import Chapter, Scenario
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MODULE = "hermes_supervise.supervisor"
-AGENT = "agent"
+AGENT = "agent "
 
 
 class World:
@@ -232,7 +235,7 @@ def _stand_in(world: World, agent: Callable[[], object]) -> None:
             try:
                 _as_after_exec(env, given["setsigmask"])
                 with open("/proc/self/comm", "w") as file:
-                    file.write(AGENT)
+                    file.write(_name_in(f"{SOCKET_VARIABLE}={env[SOCKET_VARIABLE]}".encode()))
                 agent()
             finally:
                 os._exit(96)
@@ -252,20 +255,29 @@ def _stand_in(world: World, agent: Callable[[], object]) -> None:
             os._exit(code)
 
     def command_line(pid: int) -> list[str]:
-        return [AGENT] if _is_agent(pid) else orphans.command_line(pid)
+        name = _name_of(pid)
+        return [name] if name.startswith(AGENT) else orphans.command_line(pid)
+
+    def carries_us(one: tree.Tree, pid: int) -> bool:
+        return _name_of(pid) == _name_in(one._entry)
 
     os.posix_spawnp = spawn  # type: ignore[assignment]
     os.execv = execute  # type: ignore[assignment]
     tree.command_line = command_line
-    tree.Tree._carries_us = lambda tree, pid: _is_agent(pid)  # type: ignore[method-assign]
+    tree.Tree._carries_us = carries_us  # type: ignore[method-assign]
 
 
-def _is_agent(pid: int) -> bool:
+def _name_in(entry: bytes) -> str:
+    """What an agent is called that has this variable; the kernel keeps fifteen letters."""
+    return f"{AGENT}{zlib.crc32(entry):08x}"
+
+
+def _name_of(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/comm") as file:
-            return file.read().strip() == AGENT
+            return file.read().strip()
     except OSError:
-        return False
+        return ""
 
 
 def cleared(chapter: Chapter, ledger: Ledger, gates: dict[tuple[int, int], int]) -> None:
