@@ -1,4 +1,4 @@
-"""An agent that streams when told to go, and as much again, and says its pid at each stop."""
+"""An agent that streams when told to go, again and again, and says its pid at each stop."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ import time
 
 from hermes_supervise.agent_shim import session
 
-told, deltas = sys.argv[1], int(sys.argv[2])
+told, deltas, times = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 
 def stop():
@@ -18,7 +18,7 @@ def stop():
 
 with session("chat", db=told + ".db") as chat:
     stop()
-    for _ in range(2):
+    for _ in range(times):
         for number in range(deltas):
             chat.delta("a few words of it, ")
             if number % 2000 == 1999:
