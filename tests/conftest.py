@@ -10,8 +10,11 @@ import pytest
 from hermes_world import Model
 from support import World
 
-# Children inherit what is ignored: a run under nohup would otherwise have no hangup to test.
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# Children inherit what is ignored: a run under nohup, or in the background of a script, would
+# otherwise have no hangup and no Ctrl-C to test.
+for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture
