@@ -405,6 +405,21 @@ def witness_of(supervisor: int) -> int:
     return int(until(lambda: list(filter(is_it, children(supervisor))), "the witness")[0])
 
 
+def let_through(gate: Path) -> None:
+    """Have whoever reads from a named pipe go on; wait until somebody does."""
+
+    def reached() -> bool:
+        try:
+            end = os.open(gate, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # nobody reads
+            return False
+        os.write(end, b"\n")
+        os.close(end)
+        return True
+
+    until(reached, f"somebody at {gate}")
+
+
 class SlowDisk:
     """Has supervisors wait for the part of them that is loaded while the agent starts."""
 
@@ -426,18 +441,7 @@ sys.meta_path.insert(0, Disk())
         self.env = {**world.env, "PYTHONPATH": str(folder)}
 
     def read_on(self) -> None:
-        """For one that waits; here, until one does."""
-
-        def reached() -> bool:
-            try:
-                end = os.open(self._gate, os.O_WRONLY | os.O_NONBLOCK)
-            except OSError:  # nobody reads
-                return False
-            os.write(end, b"x")
-            os.close(end)
-            return True
-
-        until(reached, "a supervisor that waits for its disk")
+        let_through(self._gate)
 
 
 def _below(pid: int) -> list[int]:

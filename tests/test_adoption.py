@@ -19,6 +19,7 @@ from support import (
     alive,
     children,
     kill,
+    let_through,
     short,
     until,
     wait_dead,
@@ -242,7 +243,7 @@ def test_a_silent_agent_whose_launcher_is_gone_is_not_forgotten_by_an_heir(
     [launcher] = until(lambda: [c for c in children(agent.pid) if pid in children(c)], "a launcher")
     witness_of(agent.pid)
     if gone.startswith("while"):
-        (world.folder / "go").write_text("")
+        let_through(world.folder / "go")
         until(lambda: not alive(launcher))
     kill(agent.pid)
     agent.process.wait()
@@ -250,9 +251,9 @@ def test_a_silent_agent_whose_launcher_is_gone_is_not_forgotten_by_an_heir(
     disk.read_on()
     if not gone.startswith("while"):
         witness_of(heir)  # so it has looked around
-        (world.folder / "go").write_text("")
+        let_through(world.folder / "go")
         wait_dead(heir)
-    (world.folder / "speak").write_text("")
+    let_through(world.folder / "speak")
     agent.wait_for("said")
     kill(pid)
     if gone.startswith("while"):
