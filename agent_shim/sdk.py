@@ -1,4 +1,4 @@
-"""The SDK: a session, and what happens in it, said in the agent's own words.
+"""The SDK: an agent reports its sessions, and what happens in them, before the user sees it.
 
 Never raises into the agent for a fault of ours, and does nothing when not supervised.
 """
@@ -7,39 +7,60 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import time
 from itertools import count
 
-from ..ipc import endpoint, frames, records
-from ..ipc.handlers import is_the_agents
-from .link import Link
+from ..ipc import clock, endpoint, frames, records
+from ..ipc.handlers import raised_by_signal_handler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
+    from .link import Link
+
 _SPLIT_ABOVE = frames.LIMIT // 8
 
-# Said by us in every record; what an agent tells of a session does not replace it.
-_OURS = ("kind", "session", "at")
+# We set these in every record; an agent's own fields do not replace them.
+_RESERVED = ("kind", "session", "at", "mono")
 
 _found: list[Link | None] = []
-# One count for all sessions: two objects may tell of the same one, from any thread.
+# One count for all sessions: two objects may report on the same session, from any thread.
 _uids = count(1)
+# The process whose end `_close_with_worker` has seen to.
+_closed_by: dict[str, int] = {}
+
+
+def _supervised() -> tuple[str, str] | None:
+    """The socket and the spool folder that this process was given, if it was given both."""
+    address = os.environ.get(endpoint.SOCKET_VARIABLE)
+    spool = os.environ.get(endpoint.SPOOL_VARIABLE)
+    if address and spool and os.environ.get(endpoint.SWITCH_VARIABLE) != "0":
+        return address, spool
+    return None
+
+
+if _supervised():
+    # All of the shim is loaded with the SDK: later, an upgrade may have replaced the files. An
+    # unsupervised process never pays for it.
+    from . import link as _loaded  # noqa: F401
 
 
 def connection() -> Link | None:
-    """This process's line to its supervisor, or None when there is none to speak to."""
+    """This process's link to its supervisor, or None when there is no supervisor."""
     if not _found:
         link = None
         try:
-            address = os.environ.get(endpoint.SOCKET_VARIABLE)
-            spool = os.environ.get(endpoint.SPOOL_VARIABLE)
-            if address and spool and os.environ.get(endpoint.SWITCH_VARIABLE) != "0":
-                link = Link(address, spool, {})
-        except Exception:
-            pass
+            where = _supervised()
+            if where is not None:
+                from .link import Link  # loaded above, if this process was started supervised
+
+                link = Link(*where, {})
+        except Exception as error:
+            if raised_by_signal_handler(error):
+                raise
         # Threads may look at the same time: the first one's stays, and nobody waits.
         _found.append(link)
         if link is not None and _found[0] is link:
@@ -58,31 +79,54 @@ def session(
     history: list[dict[str, Any]] | None = None,
     **more: Any,
 ) -> Session:
-    """Begin a session, or go on with one that has this `id`.
+    """Begin a session, or continue the session that has this `id`.
 
-    `db` is the state.db that this session lives in, where the agent knows it. `history` is
-    what the agent already held when it began; messages said later win over it.
+        with session("chat-1", source="cli", model="some-model") as chat:
+            chat.message("user", "hello")
+
+    `id`: the session's id; made up when not given.
+    `source`, `model`, `platform`, `parent`: stored with the session; `parent` is a session's id.
+    `db`: the state.db in which this session lives, if the agent knows it; a relative path is
+    relative to the current folder.
+    `history`: the messages that the agent held when it began, each a dict with `role` and
+    `content`. Messages reported later win over them.
+    Other keywords are stored with the session as they are.
     """
     about: dict[str, object] = {
         "source": source,
         "model": model,
         "platform": platform or source,
         "parent": parent,
-        "db": db,
+        "db": None if db is None else _from_here(db),
         **more,
     }
     return Session(id or _made_up(), about, history)
 
 
+def _close_with_worker(link: Link) -> None:
+    """Report the normal exit of a `multiprocessing` worker, which does not run `atexit`."""
+    process = sys.modules.get("multiprocessing.process")
+    util = sys.modules.get("multiprocessing.util")
+    if process is not None and util is not None and _closed_by.get("pid") != os.getpid():
+        _closed_by["pid"] = os.getpid()
+        if process.parent_process() is not None:
+            util.Finalize(None, link.close, exitpriority=-100)
+
+
 class Session:
-    """One conversation. Use as a context manager, or call `end` yourself."""
+    """One conversation. Use it as a context manager, or call `end` yourself.
+
+    No method raises, and only `acknowledged` waits. What a method was given is safe from the
+    agent's death when the method returns. Unsupervised, every method does nothing.
+    """
 
     def __init__(
         self, id: str, about: dict[str, object], history: list[dict[str, Any]] | None = None
     ) -> None:
         self.id = id
-        told = {key: value for key, value in about.items() if value is not None}
-        self._about = {"started": time.time(), **told}
+        """The session's id; `rotate` changes it."""
+        given = {key: value for key, value in about.items() if value is not None}
+        self._about = {"started": time.time(), **given}
         self._link = connection()
         self._generation = 0
         self._streaming = False
@@ -102,24 +146,28 @@ class Session:
         aside: bool = False,
         **fields: object,
     ) -> str:
-        """A complete message. Said again with the same `uid`, it replaces the earlier one.
+        """Report a complete message; returns its uid. With the uid of an earlier message, it
+        replaces that one.
 
-        An assistant's message completes the reply being streamed, unless `aside` says that the
-        reply was broken off and this is something else.
+        `role`: "user", "assistant", "tool" or "system".
+        `content`: the text, or a list of parts as providers take them.
+        `aside`: an assistant's message completes the reply being streamed, unless this says that
+        the reply was broken off and the message is another one.
+        Other keywords (`tool_calls`, `tool_call_id`, …) are fields of the message.
         """
         self._streaming = False
         uid = uid or f"{self._link.stream[:8] if self._link else 'm'}-{next(_uids)}"
-        told = {"role": role, "content": content, **fields}
+        message = {"role": role, "content": content, **fields}
         more = {"aside": True} if aside else {}
-        # What the user says may have to be in state.db before the agent works on it.
-        self._tell("message", {"uid": uid, "message": told, **more}, soon=role != "user")
+        # A user's message may have to be in state.db before the agent works on it.
+        self._send("message", {"uid": uid, "message": message, **more}, soon=role != "user")
         return uid
 
     def delta(self, text: str, *, reasoning: bool = False, restart: bool = False) -> None:
-        """A piece of the reply being streamed. Call it before you show the piece.
+        """Report a piece of the reply being streamed. Call it before you show the piece.
 
-        `restart` says that the reply begins anew (a retry): what was streamed of it before
-        no longer counts.
+        `reasoning`: the piece belongs to the model's reasoning, not to its answer.
+        `restart`: the reply begins again (a retry). What was streamed of it before is dropped.
         """
         link = self._link
         if link is None:
@@ -128,46 +176,42 @@ class Session:
             if link.generation != self._generation:
                 self._announce()
             head = self._reasoning_head if reasoning else self._text_head
-            # Not `isinstance`, and the rarest last: each name that is looked up is fetched anew.
             plain = head and text.__class__ is str and not restart
             if plain and self._streaming and len(text) <= _SPLIT_ABOVE:
-                # An encoding that is named is looked for; where caches are cold, that shows.
-                try:
-                    piece = text.encode()
-                except UnicodeEncodeError as error:
-                    if is_the_agents(error):
-                        raise
-                    piece = text.encode("utf-8", "surrogatepass")  # half of a character
-                link.send_soon(head + piece)
+                link.send_soon(head + text.encode("utf-8", "surrogatepass"))
             else:
                 self._delta_at_length(link, text, reasoning, restart)
         except Exception as error:
-            if is_the_agents(error):
+            if raised_by_signal_handler(error):
                 raise
-            link.faults += 1
+            link.count_fault()
 
     def tool(self, name: str, arguments: object = None, *, call: str | None = None) -> Tool:
-        """A tool call, as a context manager; set `result` inside it.
+        """A tool call, as a context manager. Set `result` inside it.
 
-        Give `call` where an assistant message has announced the call's id; without it, that
-        message is said for you.
+            with chat.tool("search", {"query": "tides"}) as tool:
+                tool.result = search("tides")
+
+        `call`: the call's id, if an assistant message of yours has announced it. Without it, that
+        message is reported for you. An exception inside becomes the result, and passes through.
         """
         return Tool(self, name, arguments, call)
 
     def turn(self, phase: str) -> None:
-        """`turn("start")` and `turn("end")`: the agent works on an answer in between."""
+        """Report `turn("start")` and `turn("end")`; in between the agent works on an answer."""
         self._say("turn", phase=phase)
 
     def title(self, text: str) -> None:
+        """Give the session a title."""
         self._say("title", title=text)
 
     def rotate(self, new_id: str, reason: str = "compression") -> None:
-        """The conversation goes on under a new id; the old one is closed with `reason`."""
+        """Continue the conversation under a new id. The old session is ended with `reason`."""
         self._say("rotated", new=_text(new_id), reason=reason)
         self._name(new_id)
 
     def reset(self, new_id: str | None = None) -> Session:
-        """A new conversation in the place of this one, which is over; the new one."""
+        """End this conversation, and return the new one that replaces it."""
         name = _text(new_id) if new_id else _made_up()
         self._say("reset", new=name, reason="new_session")
         about = {k: v for k, v in self._about.items() if k not in ("started", "parent", "title")}
@@ -176,32 +220,34 @@ class Session:
     # -- for agents that keep state.db themselves ---------------------------------------------
 
     def settled(self, uids: list[str], rows: list[int] | None = None) -> None:
-        """These messages are in state.db now, in these rows."""
-        self._tell("settled", {"uids": uids, "rows": rows or []}, soon=True)
+        """Report that these messages are in state.db now, in these rows."""
+        self._send("settled", {"uids": uids, "rows": rows or []}, soon=True)
 
     def rewritten(self) -> None:
-        """The agent rewrote this session's rows itself; nothing said before is missing."""
+        """Report that the agent rewrote this session's rows itself: nothing is missing there."""
         self._say("rewritten")
 
     def hook(self, name: str) -> None:
-        """The agent ran this end-of-session hook itself."""
+        """Report that the agent ran this end-of-session hook itself."""
         self._say("hook", name=name)
 
     def end(self, reason: str = "completed") -> None:
+        """End the session."""
         self._say("ended", reason=reason)
 
     def acknowledged(self, timeout: float = 10.0) -> bool:
-        """Wait until the supervisor has written down all that this process has said: on the disk,
-        with `--sync always`. False if it has not by then, or nobody supervises."""
+        """Wait until the supervisor has journalled everything that this process has reported; with
+        `--sync always` that is on disk. False if it has not within `timeout` seconds, or if there
+        is no supervisor."""
         link = self._link
         if link is None:
             return False
         try:
             return link.acknowledged(timeout)
         except Exception as error:
-            if is_the_agents(error):
+            if raised_by_signal_handler(error):
                 raise
-            link.faults += 1
+            link.count_fault()
             return False
 
     def __enter__(self) -> Session:
@@ -215,10 +261,10 @@ class Session:
     ) -> None:
         self.end("completed" if kind is None else f"failed: {kind.__name__}")
 
-    # -- saying it -------------------------------------------------------------------------
+    # -- sending it ------------------------------------------------------------------------
 
     def _delta_at_length(self, link: Link, text: object, reasoning: bool, restart: bool) -> None:
-        """The first piece says when the reply began; the compact form has no room for it."""
+        """The first piece carries the time when the reply began, which the compact form cannot."""
         text = "" if text is None else _text(text)
         if len(text) > _SPLIT_ABOVE and not restart and self._text_head:
             link.send(*records.fit_deltas(self.id, text, reasoning=reasoning))
@@ -234,50 +280,57 @@ class Session:
             self._text_head = records.pack_delta(self.id, "")
             self._reasoning_head = records.pack_delta(self.id, "", reasoning=True)
         except OverflowError:
-            # Too long an id for the compact form.
+            # The id is too long for the compact form.
             self._text_head = self._reasoning_head = b""
 
     def _announce(self) -> None:
-        """Said first, and again in a forked child, whose stream knows nothing yet."""
+        """Comes first, and again in a forked child, whose stream has no record of it yet."""
         if self._link is not None:
             self._generation = self._link.generation
-            told = {key: value for key, value in self._about.items() if key not in _OURS}
-            self._say("session", **told)
+            _close_with_worker(self._link)
+            given = {key: value for key, value in self._about.items() if key not in _RESERVED}
+            self._say("session", **given)
 
     def _say(self, kind: str, /, **fields: object) -> None:
-        self._tell(kind, fields)
+        self._send(kind, fields)
 
-    def _tell(self, kind: str, fields: dict[str, object], *, soon: bool = False) -> None:
+    def _send(self, kind: str, fields: dict[str, object], *, soon: bool = False) -> None:
         link = self._link
         if link is None:
             return
         try:
             if link.generation != self._generation:
                 self._announce()
-            record = {"kind": kind, "session": self.id, "at": time.time(), **fields}
+            when = {"at": time.time(), "mono": clock.now()}
+            record = {"kind": kind, "session": self.id, **when, **fields}
             try:
-                payload = records.fit(record)
+                payloads = records.fit_all(record)
             except Exception as error:
-                if is_the_agents(error):
+                if raised_by_signal_handler(error):
                     raise
-                payload = records.fit({key: _plain(value) for key, value in record.items()})
-            (link.send_soon if soon else link.send)(payload)
+                payloads = records.fit_all({key: _plain(value) for key, value in record.items()})
+            if soon and len(payloads) == 1:
+                link.send_soon(payloads[0])
+            else:
+                link.send(*payloads)
         except Exception as error:
-            if is_the_agents(error):
+            if raised_by_signal_handler(error):
                 raise
-            link.faults += 1
+            link.count_fault()
 
 
 class Tool:
-    """A tool call under way. What `result` holds at the end is the call's answer."""
+    """A tool call in progress. What `result` holds at the end is the call's answer."""
 
     def __init__(self, session: Session, name: str, arguments: object, call: str | None) -> None:
         self._session = session
         self._announced = call is not None
         self.call = call or "call_" + os.urandom(6).hex()
+        """The call's id."""
         self.name = name
         self.arguments = arguments
         self.result: object = None
+        """The call's answer: a text, or anything that JSON can carry. Set it."""
 
     def __enter__(self) -> Tool:
         if self._session._link is None:
@@ -304,12 +357,22 @@ class Tool:
         self._session.message("tool", result, tool_call_id=self.call, tool_name=self.name)
 
 
+def _from_here(path: str) -> str:
+    """A path as it is meant now: the agent may change its folder later."""
+    try:
+        return os.path.abspath(path)
+    except Exception as error:  # no path, or in a folder that was removed
+        if raised_by_signal_handler(error):
+            raise
+        return path
+
+
 def _made_up() -> str:
     return time.strftime("%Y%m%d_%H%M%S_") + os.urandom(3).hex()
 
 
 def _as_json(value: object) -> str:
-    import json
+    import json  # here: an agent without tool calls may not need it
 
     try:
         return json.dumps({} if value is None else value, default=repr)
@@ -318,7 +381,7 @@ def _as_json(value: object) -> str:
 
 
 def _text(value: object) -> str:
-    """`str`, which an object's own code may make fail."""
+    """As `str`, which may fail in an object's own code."""
     try:
         return value if isinstance(value, str) else str(value)
     except Exception:
@@ -326,7 +389,7 @@ def _text(value: object) -> str:
 
 
 def _plain(value: object, inside: tuple[int, ...] = ()) -> object:
-    """A copy that JSON can carry, of what it refused: cycles, odd keys, a `repr` that fails."""
+    """A copy that JSON can carry, of a value that it refused: cycles, odd keys, a bad `repr`."""
     if value is None or isinstance(value, (bool, float, str)):
         return value
     if isinstance(value, int):

@@ -16,12 +16,13 @@ from typing import Any
 from . import (
     contenders,
     death,
-    ground,
+    environment,
     hermes,
     idle,
     launch,
     memory,
     message,
+    node,
     recovery,
     report,
     scale,
@@ -31,10 +32,11 @@ from . import (
 
 SECTIONS = {
     "launch": launch, "memory": memory, "idle": idle, "token": token, "message": message,
-    "start": start, "hermes": hermes, "death": death, "recovery": recovery, "scale": scale,
+    "start": start, "hermes": hermes, "node": node, "death": death, "recovery": recovery,
+    "scale": scale,
 }  # fmt: skip
-RESULTS = ground.ROOT / "docs" / "bench.json"
-PAGE = ground.ROOT / "docs" / "bench.md"
+RESULTS = environment.ROOT / "docs" / "bench.json"
+PAGE = environment.ROOT / "docs" / "bench.md"
 
 
 def main(words: list[str]) -> None:
@@ -52,9 +54,9 @@ def main(words: list[str]) -> None:
     results["made"] = _made(quick)
     for name in wanted:
         print(f"bench: {name} …", file=sys.stderr, flush=True)
-        before, began = ground.load(), time.monotonic()
+        before, began = environment.load(), time.monotonic()
         section = SECTIONS[name].measure(quick)
-        section |= {"load": [before, ground.load()], "seconds": time.monotonic() - began}
+        section |= {"load": [before, environment.load()], "seconds": time.monotonic() - began}
         results["sections"][name] = section
         if save:
             _write(results)
@@ -82,10 +84,10 @@ def _made(quick: bool) -> dict[str, Any]:
 
 def _versions() -> dict[str, str]:
     wanted = {
-        ground.PRODUCT: ["apsw"],
-        ground.PEERS: ["honcho", "circus", "supervisor", "opentelemetry-distro", "langgraph",
+        environment.PRODUCT: ["apsw"],
+        environment.PEERS: ["honcho", "circus", "supervisor", "opentelemetry-distro", "langgraph",
                        "langgraph-checkpoint-sqlite", "openai-agents", "dbos"],
-        ground.HERMES: ["hermes-agent"],
+        environment.HERMES: ["hermes-agent"],
     }  # fmt: skip
     found: dict[str, str] = {}
     for folder, names in wanted.items():
@@ -94,16 +96,16 @@ def _versions() -> dict[str, str]:
                 "import importlib.metadata as m, json, sys; "
                 "print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
             )
-            told = subprocess.run([folder / "python", "-c", probe, *names], capture_output=True)
-            found |= json.loads(told.stdout or b"{}")
+            done = subprocess.run([folder / "python", "-c", probe, *names], capture_output=True)
+            found |= json.loads(done.stdout or b"{}")
     for name in ("tini", "dumb-init", "s6", "runit"):
         query = ["dpkg-query", "-W", "-f", "${Version}", name]
         try:
-            told = subprocess.run(query, capture_output=True, text=True)
+            done = subprocess.run(query, capture_output=True, text=True)
         except OSError:
             continue
-        if told.stdout:
-            found[name] = told.stdout
+        if done.stdout:
+            found[name] = done.stdout
     return found
 
 

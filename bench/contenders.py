@@ -1,7 +1,7 @@
-"""Who takes part, as data: the words before the command, or the files that a daemon reads.
+"""The programs that are compared, as data: the words before the command, or the files of a daemon.
 
-`{child}` stands for the command, `{folder}` for a folder of its own. A contender whose first
-word is not installed is left out, and named as such.
+`{child}` stands for the command, `{folder}` for a folder of its own. A contender that is not
+installed is left out, and the page says so.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .ground import PEERS, PRODUCT, PYTHON, SUPERVISE
+from .environment import PEERS, PRODUCT, PYTHON, SUPERVISE
 
 _EXEC = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
 _WAIT = (
@@ -19,7 +19,7 @@ _WAIT = (
     "os.waitpid(os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ), 0); os._exit(0)"
 )
 
-OURS = "hermes-supervise"
+OUR_NAME = "hermes-supervise"
 FLOOR = "bare Python that execs"
 WAITER = "bare Python that waits"
 
@@ -29,11 +29,11 @@ class Contender:
     name: str
     words: list[str]
     files: dict[str, str] = field(default_factory=dict)
-    """For those that take their command from a file: name to text."""
+    """Name to text, for contenders that read their command from a file."""
     python: bool = False
-    """Written in Python: the ones we are to be ahead of."""
+    """Written in Python, like us: we should be faster."""
     stays: bool = False
-    """A daemon, which does not end with its child."""
+    """A daemon: it goes on running after its child has ended."""
 
     @property
     def found(self) -> bool:
@@ -86,7 +86,7 @@ ALL = (
     Contender("bare Python -I -S that execs", [PYTHON, "-I", "-S", "-c", _EXEC]),
     Contender(FLOOR, [PYTHON, "-c", _EXEC]),
     Contender(WAITER, [PYTHON, "-c", _WAIT]),
-    Contender(OURS, [*SUPERVISE, "--"]),
+    Contender(OUR_NAME, [*SUPERVISE, "--"]),
     Contender("honcho run", [_peer("honcho"), "run"], python=True),
     Contender("opentelemetry-instrument", [_peer("opentelemetry-instrument")], python=True),
     Contender("circusd", [_peer("circusd"), "{folder}/circus.ini"], {"circus.ini": _CIRCUS},
@@ -99,7 +99,7 @@ BY_NAME = {contender.name: contender for contender in ALL}
 
 
 def present() -> tuple[list[Contender], list[str]]:
-    """Those that are installed, and the names of those that are not."""
+    """The contenders that are installed, and the names of the others."""
     return [c for c in ALL if c.found], [c.name for c in ALL if not c.found]
 
 

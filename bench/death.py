@@ -1,4 +1,4 @@
-"""Death: from SIGKILL to the commit in state.db, and what that insert costs by itself."""
+"""Death: the time from SIGKILL to the commit in state.db, and what the insert alone takes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import sqlite3
 import time
 from typing import Any
 
-from . import ground, procfs
+from . import environment, procfs
 from .stats import summary, target
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    template = ground.hermes_database()
+    template = environment.hermes_database()
     rounds = 6 if quick else 25
     rows: list[list[Any]] = []
     targets = []
@@ -22,12 +22,12 @@ def measure(quick: bool) -> dict[str, Any]:
         death: list[float] = []
         over: list[float] = []
         raw: list[float] = []
-        with ground.world() as world:
+        with environment.world() as world:
             for _ in range(rounds):
                 _fresh(world, template)
                 death.append(_kill(world, count))
                 _fresh(world, template)
-                raw += world.ask(ground.program("raw_insert.py"), world.db, count, 1000)
+                raw += world.ask(environment.program("raw_insert.py"), world.db, count, 1000)
                 over.append(death[-1] - raw[-1])
         rows.append([f"{count} messages of 1 KB", summary(death), summary(raw), summary(over)])
         targets.append(
@@ -44,22 +44,23 @@ def measure(quick: bool) -> dict[str, Any]:
         "targets": targets,
         "left_out": [] if template else ["Hermes' tables: not installed; ours instead"],
         "notes": ["The raw insert: apsw, already imported, opens the file, inserts the same rows "
-                  "in one transaction (FULL), commits. Seen by a reader that asks without pause."],
+                  "in one transaction (FULL) and commits. The commit is seen by a reader that "
+                  "asks without pause."],
     }  # fmt: skip
 
 
-def _fresh(world: ground.World, template: Any) -> None:
+def _fresh(world: environment.World, template: Any) -> None:
     for path in world.home.glob("state.db*"):
         path.unlink()
     if template is not None:
         shutil.copy(template, world.db)
 
 
-def _kill(world: ground.World, count: int) -> float:
+def _kill(world: environment.World, count: int) -> float:
     ready = world.folder / "ready"
     ready.unlink(missing_ok=True)
-    agent = [*ground.program("unsettled.py"), str(ready), str(count), "1000"]
-    process = world.start([*ground.SUPERVISE, "--", *agent])
+    agent = [*environment.program("unsettled.py"), str(ready), str(count), "1000"]
+    process = world.start([*environment.SUPERVISE, "--", *agent])
     procfs.until(lambda: ready.exists() and ready.read_text())
     victim = int(ready.read_text())
     time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Hermes itself: a streamed delta, a message and a whole turn, tapped and not."""
+"""Hermes itself: a streamed delta, a message and a whole turn, with and without our taps."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from . import ground
+from . import environment
 from .stats import ratio, summary, target
 
 _WORDS = 400
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    if not ground.HERMES.exists():
+    if not environment.HERMES.exists():
         return {"title": "Hermes", "tables": [], "targets": [], "notes": [],
                 "left_out": ["Hermes: not installed"]}  # fmt: skip
     rounds = 1 if quick else 3
@@ -21,16 +21,20 @@ def measure(quick: bool) -> dict[str, Any]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Model)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     address = f"http://127.0.0.1:{server.server_port}/v1"
-    command = [*ground.SUPERVISE, "--", *ground.program("hermes_turn.py", ground.HERMES)]
+    command = [
+        *environment.SUPERVISE,
+        "--",
+        *environment.program("hermes_turn.py", environment.HERMES),
+    ]
     try:
-        with ground.world() as world:
+        with environment.world() as world:
             for _ in range(rounds):
                 seen.append(world.ask(command, address, 6_000, 400, 14 if quick else 42))
     finally:
         server.shutdown()
 
     def compared(name: str, times: float) -> tuple[list[float], list[float]]:
-        """Without and with our taps."""
+        """The samples without our taps, and those with them."""
         both = [[took * times for one in seen for took in one[name][how]]
                 for how in ("without", "with")]  # fmt: skip
         return both[0], both[1]
@@ -51,9 +55,8 @@ def measure(quick: bool) -> dict[str, Any]:
         "targets": [target("a delta adds, against a message stored", share, 1 / 50, "x")],
         "left_out": [],
         "notes": ["Hermes 0.19.0, unmodified and supervised; the model is a server on loopback "
-                  "that streams word by word. In turns with our taps and with Hermes' own methods "
-                  "in their place, in one process: from one process to the next, all of this "
-                  "differs by more than we add."],
+                  "that streams word by word. Measured in one process, in turns with our taps and"
+                  " with Hermes' own methods: two processes differ by more than the taps add."],
     }  # fmt: skip
 
 
@@ -62,7 +65,7 @@ def _median(samples: list[float]) -> float:
 
 
 class _Model(BaseHTTPRequestHandler):
-    """As much of an OpenAI-compatible service as a turn needs."""
+    """The part of an OpenAI-compatible service that one turn needs."""
 
     protocol_version = "HTTP/1.1"
 

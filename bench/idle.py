@@ -1,24 +1,23 @@
-"""Idle: how often the supervisor wakes, and what it burns, while nothing happens."""
+"""Idle: how often the supervisor wakes up, and how much processor time it uses, when idle."""
 
 from __future__ import annotations
 
 import time
 from typing import Any
 
-from . import contenders, ground, procfs
-from .contenders import OURS
+from . import contenders, environment, procfs
+from .contenders import OUR_NAME
 from .launch import folder_of
-from .memory import _end
 from .stats import target
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    stamp = ground.stamp()
+    stamp = environment.stamp()
     seconds = 5 if quick else 60
     found, missing = contenders.present()
     running = []
     rows: list[list[Any]] = []
-    with ground.world() as world:
+    with environment.world() as world:
         try:
             for one in found if stamp is not None else ():
                 noted = world.folder / f"{one.name}.stamped"
@@ -27,12 +26,12 @@ def measure(quick: bool) -> dict[str, Any]:
                 running.append((one, process))
                 procfs.until(noted.exists)
             if not quick:
-                # An agent that has said something, and holds its connection.
-                speaker = [*ground.program("speak_once.py"), str(world.folder / "said")]
-                process = world.start([*ground.SUPERVISE, "--", *speaker])
+                # An agent that has sent a message and keeps its connection open.
+                agent_command = [*environment.program("speak_once.py"), str(world.folder / "said")]
+                process = world.start([*environment.SUPERVISE, "--", *agent_command])
                 running.append((None, process))
                 procfs.until((world.folder / "said").exists)
-            # What an agent said is stored within fifteen seconds (--checkpoint); then all is quiet.
+            # A message is stored within fifteen seconds (--checkpoint); after that all is idle.
             time.sleep(3 if quick else 20)
             kin = {process.pid: _supervisors(process.pid, str(stamp)) for _, process in running}
             before = {pid: _used(pids) for pid, pids in kin.items()}
@@ -41,24 +40,25 @@ def measure(quick: bool) -> dict[str, Any]:
                 wakes, cpu = _used(kin[process.pid])
                 wakes_before, cpu_before = before[process.pid]
                 if kin[process.pid]:
-                    name = one.name if one else f"{OURS}, a quiet agent connected"
+                    name = one.name if one else f"{OUR_NAME}, a quiet agent connected"
                     rows.append([name, wakes - wakes_before, (cpu - cpu_before) * 1e3])
         finally:
             for _, process in running:
-                _end(process)
-    ours = [row for row in rows if row[0].startswith(OURS)]
+                procfs.kill_tree(process.pid)
+                process.wait()
+    mine = [row for row in rows if row[0].startswith(OUR_NAME)]
     return {
         "title": "Idle",
         "tables": [{"columns": ["supervisor", f"wake-ups in {seconds} s", "processor, ms"],
                     "rows": rows}],
-        "targets": [target("wake-ups while nothing happens", max(row[1] for row in ours), 0, "")],
+        "targets": [target("wake-ups while nothing happens", max(row[1] for row in mine), 0, "")],
         "left_out": missing,
         "notes": [],
     }  # fmt: skip
 
 
 def _supervisors(pid: int, stamp: str) -> list[int]:
-    """All but the child: the static program, or the agent."""
+    """Every process but the child, which is the static program or the agent."""
     return [
         one for one in procfs.tree(pid)
         if procfs.executable(one) != stamp and b"speak_once" not in _words(one, pid)

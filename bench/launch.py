@@ -1,30 +1,29 @@
-"""Launch: until the child's first instruction, and until a command that does nothing is over."""
+"""Launch: the time until the child's first instruction, and until an empty command has ended."""
 
 from __future__ import annotations
 
 import os
 import random
 import shutil
-import signal
 import time
 from pathlib import Path
 from typing import Any
 
-from . import contenders, ground, procfs
-from .contenders import FLOOR, OURS, Contender
+from . import contenders, environment, procfs
+from .contenders import FLOOR, OUR_NAME, Contender
 from .stats import ratio, summary, target
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    stamp = ground.stamp()
+    stamp = environment.stamp()
     found, missing = contenders.present()
     rounds = 15 if quick else 60
     began: dict[str, list[float]] = {one.name: [] for one in found}
     total: dict[str, list[float]] = {one.name: [] for one in found if not one.stays}
-    with ground.world() as world:
+    with environment.world() as world:
         for turn in range(rounds):
             for one in random.sample(found, len(found)):
-                # The slow ones need fewer turns to show how slow they are.
+                # Slow contenders need fewer rounds.
                 if one.python and turn % 5:
                     continue
                 if stamp is not None:
@@ -42,13 +41,13 @@ def measure(quick: bool) -> dict[str, Any]:
     others = [min(began[one.name]) for one in found if one.python and began[one.name]]
     targets = [
         target("the child starts, against the bare Python that execs",
-               min(began[OURS]) / min(began[FLOOR]), 1.6, "x"),
+               min(began[OUR_NAME]) / min(began[FLOOR]), 1.6, "x"),
         target("`-- true` is over, against the same floor",
-               min(total[OURS]) / min(total[FLOOR]), 2.5, "x"),
+               min(total[OUR_NAME]) / min(total[FLOOR]), 2.5, "x"),
     ]  # fmt: skip
     if others:
         targets.append(
-            target("against the fastest Python peer", min(began[OURS]) / min(others), 1.0, "x")
+            target("against the fastest Python peer", min(began[OUR_NAME]) / min(others), 1.0, "x")
         )
     return {
         "title": "Launch",
@@ -56,13 +55,16 @@ def measure(quick: bool) -> dict[str, Any]:
         "targets": targets,
         "left_out": missing + ([] if stamp else ["the child's first instruction: no C compiler"]),
         "notes": [
-            "From just before `posix_spawn` to the child's first instruction (a static program "
-            "that notes the clock), and to the end of `true`. Daemons do not end with their child.",
+            "The time from just before `posix_spawn` to the child's first instruction (a static "
+            "program that notes the clock), and to the end of `true`. Daemons do not end with "
+            "their child.",
         ],
     }
 
 
-def _until_first_instruction(one: Contender, stamp: str, world: ground.World, turn: int) -> float:
+def _until_first_instruction(
+    one: Contender, stamp: str, world: environment.World, turn: int
+) -> float:
     noted = world.folder / "stamped"
     noted.unlink(missing_ok=True)
     folder = world.folder / f"{one.name.replace(' ', '-')}-{turn}"
@@ -78,13 +80,13 @@ def _until_first_instruction(one: Contender, stamp: str, world: ground.World, tu
     return (int(noted.read_text()) - start) / 1e6
 
 
-def _until_over(one: Contender, world: ground.World) -> float:
+def _until_over(one: Contender, world: environment.World) -> float:
     start, pid = _spawn(one.command(["/bin/true"], world.folder / "true"), world)
     os.waitpid(pid, 0)
     return (time.monotonic_ns() - start) / 1e6
 
 
-def _spawn(command: list[str], world: ground.World) -> tuple[int, int]:
+def _spawn(command: list[str], world: environment.World) -> tuple[int, int]:
     nothing = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
     path = shutil.which(command[0], path=world.env["PATH"]) or command[0]
     os.chdir(world.folder)
@@ -94,14 +96,10 @@ def _spawn(command: list[str], world: ground.World) -> tuple[int, int]:
 
 
 def _end(pid: int) -> None:
-    """A daemon and what it started."""
-    for one in reversed(procfs.tree(pid)):
-        try:
-            os.kill(one, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+    """Kill a daemon and everything that it started."""
+    procfs.kill_tree(pid)
     os.waitpid(pid, 0)
 
 
-def folder_of(one: Contender, world: ground.World) -> Path:
+def folder_of(one: Contender, world: environment.World) -> Path:
     return world.folder / one.name.replace(" ", "-")

@@ -1,10 +1,10 @@
-"""A message of 2 KB: until it is out of the agent's hands, acknowledged, safe from power loss."""
+"""A message of 2 KB: the time until it is handed over, acknowledged, and safe from power loss."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from . import ground
+from . import environment
 from .stats import summary, target
 
 _SIZE = 2000
@@ -20,33 +20,33 @@ def measure(quick: bool) -> dict[str, Any]:
     took: dict[str, list[float]] = {}
     medians: dict[str, list[float]] = {}
     missing: list[str] = []
-    with ground.world() as world:
+    with environment.world() as world:
 
         def run(name: str, command: list[str], *arguments: object, **env: str) -> None:
             seen = world.ask(command, *arguments, **env)
             took.setdefault(name, []).extend(seen)
             medians.setdefault(name, []).append(summary(seen)["median"])
 
-        program = ground.program("speak.py")
-        ours = [*ground.SUPERVISE, "--", *program]
-        always = [*ground.SUPERVISE, "--sync", "always", "--", *program]
+        program = environment.program("speak.py")
+        supervised = [*environment.SUPERVISE, "--", *program]
+        always = [*environment.SUPERVISE, "--sync", "always", "--", *program]
         for _ in range(rounds):
             said = ("message", count, _SIZE)
             asked = ("acknowledged", count, _SIZE)
-            run("handed over", ours, "ours", *said)
-            run("acknowledged", ours, "ours", *asked)
-            run("acknowledged, `--sync always`", always, "ours", *asked)
+            run("handed over", supervised, "product", *said)
+            run("acknowledged", supervised, "product", *asked)
+            run("acknowledged, `--sync always`", always, "product", *asked)
             run("floor: JSON to a socket", program, "raw", *said)
             run("floor: the same, appended and answered", program, "raw", *asked)
             run("floor: the same with fdatasync", program, "raw", *asked, BENCH_SYNC="always")
             for peer, name in _PEERS.items():
-                if (ground.PEERS / "python").exists():
-                    peers = ground.program("peer_message.py", ground.PEERS)
+                if (environment.PEERS / "python").exists():
+                    peers = environment.program("peer_message.py", environment.PEERS)
                     run(name, peers, peer, world.folder, count // 2, _SIZE)
-            if ground.HERMES.exists():
-                hermes = ground.program("hermes_append.py", ground.HERMES)
+            if environment.HERMES.exists():
+                hermes = environment.program("hermes_append.py", environment.HERMES)
                 run("Hermes append_message", hermes, world.folder / "h.db", count // 2, _SIZE)
-    if not (ground.PEERS / "python").exists():
+    if not (environment.PEERS / "python").exists():
         missing += _PEERS.values()
     rows = [[name, summary(samples), summary(medians[name])] for name, samples in took.items()]
     targets = []
@@ -78,5 +78,7 @@ def measure(quick: bool) -> dict[str, Any]:
         ],
         "targets": targets,
         "left_out": missing,
-        "notes": ["In the agent: from the call until it may go on. Ratios are of the medians."],
+        "notes": [
+            "Measured in the agent, from the call until it returns. Ratios are ratios of medians."
+        ],
     }

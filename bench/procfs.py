@@ -1,14 +1,16 @@
-"""What the kernel says of a process: its memory, its time on a processor, its wake-ups, its kin."""
+"""What /proc says about a process: memory, processor time, wake-ups, descendants."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 
 def tree(pid: int) -> list[int]:
-    """A process and all below it that live."""
+    """A process and its living descendants."""
     found = [pid]
     for parent in found:
         try:
@@ -17,6 +19,15 @@ def tree(pid: int) -> list[int]:
         except OSError:
             continue  # gone while we looked
     return found
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process and all its descendants, the last ones first."""
+    for victim in reversed(tree(pid)):
+        try:
+            os.kill(victim, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 def executable(pid: int) -> str:
@@ -37,7 +48,7 @@ def memory(pid: int) -> dict[str, float]:
 
 
 def processor_time(pid: int) -> float:
-    """Seconds on a processor, of all threads, to the nanosecond."""
+    """Processor time of all threads, in seconds."""
     total = 0
     for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         try:
@@ -48,7 +59,7 @@ def processor_time(pid: int) -> float:
 
 
 def wake_ups(pid: int) -> int:
-    """How often the process was put on a processor after it had waited."""
+    """How often the process was scheduled after it had waited."""
     total = 0
     for task in Path(f"/proc/{pid}/task").glob("*/status"):
         for line in task.read_text().splitlines():
@@ -66,7 +77,7 @@ def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
 
 
 def settled(pid: int) -> None:
-    """Wait until nothing below `pid` has used a processor for half a second."""
+    """Wait until the process tree has used no processor time for half a second."""
     last, since = -1.0, time.monotonic()
     while time.monotonic() - since < 0.5:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Recovery: how fast a long tail goes into a state.db with its search index, and in what memory."""
+"""Recovery: how fast many messages go into a state.db with a search index, and the memory used."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import time
 from pathlib import Path
 from typing import Any
 
-from . import ground
+from . import environment
 from .stats import Summary, ratio, summary, target
 
 _MANY = 500_000
-# Fewer for a shorter run; the table says how many it were.
+# Set fewer for a shorter run; the table names the number.
 _MESSAGES = int(os.environ.get("BENCH_MESSAGES", 100_000))
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    template = ground.hermes_database()
+    template = environment.hermes_database()
     sizes = (1_000, 4_000) if quick else (10_000, _MESSAGES)
     rounds = 1 if quick else 3
     rows: list[list[Any]] = []
     targets = []
     peaks = []
-    with ground.world() as world:
+    with environment.world() as world:
         for count in sizes:
             row, peak = _compared(world, template, count, rounds)
             rows.append([f"{count:,} into an empty file", *row, peak])
@@ -55,33 +55,33 @@ def measure(quick: bool) -> dict[str, Any]:
         ],
         "targets": targets,
         "left_out": left_out,
-        "notes": ["`hermes-supervise recover` from start to end, journal read and removed, against "
-                  "one transaction of apsw with the rows in memory; both with the triggers on, in "
-                  "turns. Raw to ours: 1 is as fast, less is slower."],
+        "notes": ["`hermes-supervise recover` from start to end, with the journal read and "
+                  "removed, against one transaction of apsw with the rows in memory; both with "
+                  "triggers, in turns. Raw to ours: 1 is as fast, less is slower."],
     }  # fmt: skip
 
 
 def _compared(
-    world: ground.World, template: Path | None, count: int, rounds: int
+    world: environment.World, template: Path | None, count: int, rounds: int
 ) -> tuple[list[Summary], float]:
-    """Ours, raw and their ratio; the peak of our memory."""
-    ours, raws, peaks = [], [], []
+    """Summaries of the product, of raw inserts and of their ratio; the product's peak memory."""
+    product, raws, peaks = [], [], []
     for _ in range(rounds):
         _fresh(world, template)
-        world.ask(ground.program("journal.py"), count, 1000)
+        world.ask(environment.program("journal.py"), count, 1000)
         took, peak = recover(world)
-        ours.append(took / count * 1e6)
+        product.append(took / count * 1e6)
         peaks.append(peak)
         _fresh(world, template)
-        [raw] = world.ask(ground.program("raw_insert.py"), world.db, count, 1000)
+        [raw] = world.ask(environment.program("raw_insert.py"), world.db, count, 1000)
         raws.append(raw / count * 1e3)
-    return [summary(ours), summary(raws), ratio(raws, ours)], max(peaks)
+    return [summary(product), summary(raws), ratio(raws, product)], max(peaks)
 
 
-def recover(world: ground.World) -> tuple[float, float]:
+def recover(world: environment.World) -> tuple[float, float]:
     """Seconds, and the peak of resident memory in MiB, of `hermes-supervise recover`."""
     start = time.monotonic()
-    process = world.start([*ground.SUPERVISE, "recover"])
+    process = world.start([*environment.SUPERVISE, "recover"])
     _, status, usage = os.wait4(process.pid, 0)
     took = time.monotonic() - start
     process.returncode = status
@@ -90,19 +90,19 @@ def recover(world: ground.World) -> tuple[float, float]:
     return took, usage.ru_maxrss / 1024
 
 
-def _fresh(world: ground.World, template: Path | None) -> None:
+def _fresh(world: environment.World, template: Path | None) -> None:
     for path in world.home.glob("state.db*"):
         path.unlink()
     if template is not None:
         shutil.copy(template, world.db)
 
 
-def _filled(world: ground.World, template: Path | None) -> Path:
-    """A file with many messages in it. Minutes: kept for the next time."""
+def _filled(world: environment.World, template: Path | None) -> Path:
+    """A file with many messages. Making it takes minutes, so it is kept for the next run."""
     kept = Path(os.environ.get("BENCH_KEEP", "/var/tmp")) / f"hermes-supervise-bench-{_MANY}.db"
     if not kept.exists():
         _fresh(world, template)
-        world.ask(ground.program("raw_insert.py"), world.db, _MANY, 1000)
+        world.ask(environment.program("raw_insert.py"), world.db, _MANY, 1000)
         subprocess.check_call(["mv", world.db, kept])
     return kept
 

@@ -1,4 +1,4 @@
-"""The results as a page: between two marks in docs/bench.md stands what docs/bench.json says.
+"""Renders docs/bench.json into the part of docs/bench.md between two marks.
 
 Pure: the same results give the same text, which a test relies on.
 """
@@ -6,6 +6,8 @@ Pure: the same results give the same text, which a test relies on.
 from __future__ import annotations
 
 from typing import Any
+
+from figures.pages import with_part
 
 BEGIN = "<!-- results: begin; made by bench/report.py from bench.json, not by hand -->"
 END = "<!-- results: end -->"
@@ -30,10 +32,8 @@ def render(results: dict[str, Any]) -> str:
 
 
 def replaced(page: str, results: dict[str, Any]) -> str:
-    """The page with the part between its marks made anew."""
-    head, _, rest = page.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n{render(results)}{END}{tail}"
+    """The page with the part between its marks replaced."""
+    return with_part(page, BEGIN, END, render(results))
 
 
 def _made(results: dict[str, Any]) -> str:
@@ -45,12 +45,12 @@ def _made(results: dict[str, Any]) -> str:
 def _targets(sections: dict[str, Any]) -> list[str]:
     rows = []
     for section in sections.values():
-        for one in section["targets"]:
-            sign = "≥" if one["least"] else "≤"
-            unit = one["unit"] and (f" {one['unit']}" if one["unit"] != "x" else "x")
+        for target in section["targets"]:
+            sign = "≥" if target["least"] else "≤"
+            unit = target["unit"] and (f" {target['unit']}" if target["unit"] != "x" else "x")
             rows.append([
-                section["title"], one["what"], f"{sign} {_number(one['bound'])}{unit}",
-                f"{_number(one['measured'])}{unit}", "yes" if one["met"] else "**no**",
+                section["title"], target["what"], f"{sign} {_number(target['bound'])}{unit}",
+                f"{_number(target['measured'])}{unit}", "yes" if target["met"] else "**no**",
             ])  # fmt: skip
     return _table(["work", "figure", "to reach", "measured", "reached"], rows)
 

@@ -1,20 +1,18 @@
-"""Scale: many sessions, many processes, a journal that only grows: is the last like the first?"""
+"""Scale: many sessions, processes and records: does the last one cost as much as the first?"""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import signal
 import sqlite3
-import subprocess
 import time
 from typing import Any
 
-from . import ground, procfs, recovery
+from . import environment, procfs, recovery
 from .stats import target
 
-# Smaller for a shorter run; the table says how large it was.
+# Set less for a shorter run; the table names the size.
 _MEBIBYTES = int(os.environ.get("BENCH_MEBIBYTES", 1_024))
 
 
@@ -23,15 +21,15 @@ def measure(quick: bool) -> dict[str, Any]:
     parts = 2 if quick else 10
     rows: list[list[Any]] = []
     targets = []
-    with ground.world() as world:
-        command = [*ground.SUPERVISE, "--", *ground.program("many.py")]
+    with environment.world() as world:
+        command = [*environment.SUPERVISE, "--", *environment.program("many.py")]
         seen = world.ask(command, parts, "sessions", sessions)
         rows.append([f"{sessions:,} sessions in one process", *seen["agent"], *seen["supervisor"]])
         # Every second instead of every fifteen: each part pays for its own checkpoints.
         command[1:1] = ["--checkpoint", "1"]
         seen = world.ask(command, parts, "clients", clients)
         rows.append([f"{clients} processes", *seen["agent"], *seen["supervisor"]])
-    with ground.world() as world:
+    with environment.world() as world:
         seen, compacting = _grow(world, parts, mebibytes)
         rows.append([f"a journal of {mebibytes:,} MiB", *seen["agent"], *seen["supervisor"]])
     for row in rows:
@@ -42,10 +40,10 @@ def measure(quick: bool) -> dict[str, Any]:
     targets.append(target("compaction, processor time a MiB written", compacting, 0.2, "s"))
     steps = (16, 64) if quick else (_MEBIBYTES // 16, _MEBIBYTES // 4, _MEBIBYTES)
     replayed = []
-    with ground.world() as world:
+    with environment.world() as world:
         for size in steps:
             _without_search(world)
-            world.ask(ground.program("journal.py"), size * 32, 32_000)
+            world.ask(environment.program("journal.py"), size * 32, 32_000)
             took, peak = recovery.recover(world)
             replayed.append([f"{size:,} MiB", took, took / size * 1e3, peak])
     targets.append(target("recovery, a MiB more against a MiB before",
@@ -66,46 +64,38 @@ def measure(quick: bool) -> dict[str, Any]:
         "targets": targets,
         "left_out": [],
         "notes": ["First and last: the medians of the first and of the last third of the work, "
-                  "which is done in parts. Recovery here goes into a file without a search index, "
-                  "which would hide our own share of the time. Messages of 32 KB, none of them "
-                  "settled."],
+                  "which is done in parts. Recovery writes to a file without a search index here,"
+                  " because the index would hide our own share of the time. Messages have 32 KB, "
+                  "and none of them is settled."],
     }  # fmt: skip
 
 
-def _grow(world: ground.World, parts: int, mebibytes: int) -> tuple[Any, float]:
-    """An agent that says that much and settles nothing; and what compaction burnt meanwhile."""
+def _grow(world: environment.World, parts: int, mebibytes: int) -> tuple[Any, float]:
+    """Let an agent send that much and settle nothing; also measure what compaction used."""
     answer = world.folder / "answer.json"
-    command = [*ground.program("many.py"), str(answer), str(parts), "journal", str(mebibytes)]
-    # Without what would store it meanwhile, on a core that the two need.
-    process = world.start([*ground.SUPERVISE, "--checkpoint", "0", "--", *command])
+    command = [*environment.program("many.py"), str(answer), str(parts), "journal", str(mebibytes)]
+    # No checkpoints: they would compete for a core that agent and supervisor need.
+    process = world.start([*environment.SUPERVISE, "--checkpoint", "0", "--", *command])
     procfs.until(answer.exists, 1800)
     seen = json.loads(answer.read_text())
     time.sleep(1)
     procfs.settled(process.pid)
     with open(f"/proc/{process.pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
-    burnt = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")  # its dead children's
+    burnt = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")  # of dead children
     shutil.rmtree(world.folder / "state" / "hermes-supervise" / "runs", ignore_errors=True)
-    _end(process)
+    procfs.kill_tree(process.pid)
+    process.wait()
     return seen, burnt / mebibytes
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for one in reversed(procfs.tree(process.pid)):
-        try:
-            os.kill(one, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-    process.wait()
-
-
-def _without_search(world: ground.World) -> None:
+def _without_search(world: environment.World) -> None:
     for path in world.home.glob("state.db*"):
         path.unlink()
     source = "SELECT sql FROM sqlite_master WHERE sql NOT NULL AND name IN ({})"
     names = "'sessions', 'messages', 'idx_messages_session', 'state_meta'"
-    with ground.world() as other:
-        other.ask(ground.program("raw_insert.py"), other.db, 1, 10)
+    with environment.world() as other:
+        other.ask(environment.program("raw_insert.py"), other.db, 1, 10)
         made = sqlite3.connect(other.db)
         statements = [row[0] for row in made.execute(source.format(names))]
         made.close()

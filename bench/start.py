@@ -1,19 +1,19 @@
-"""The agent's own start: how much longer a Python takes to start when it is supervised."""
+"""The start of an agent: how much longer Python takes to start under supervision."""
 
 from __future__ import annotations
 
 import shutil
 from typing import Any
 
-from . import ground
+from . import environment
 from .stats import summary, target
 
 
 def measure(quick: bool) -> dict[str, Any]:
-    commands = {"python -c pass": [ground.PYTHON, "-c", "pass"]}
+    commands = {"python -c pass": [environment.PYTHON, "-c", "pass"]}
     missing = []
-    if ground.HERMES.exists():
-        commands["hermes --version"] = [str(ground.HERMES / "hermes"), "--version"]
+    if environment.HERMES.exists():
+        commands["hermes --version"] = [str(environment.HERMES / "hermes"), "--version"]
     else:
         missing.append("Hermes: not installed")
     rows: list[list[Any]] = []
@@ -21,10 +21,10 @@ def measure(quick: bool) -> dict[str, Any]:
     targets = []
     if not shutil.which("valgrind"):
         missing.append("instructions: valgrind is not installed")
-    with ground.world() as world:
+    with environment.world() as world:
         for name, command in commands.items():
             turns = (20 if quick else 150) if "pass" in name else (6 if quick else 80)
-            program = [*ground.SUPERVISE, "--", *ground.program("starts.py")]
+            program = [*environment.SUPERVISE, "--", *environment.program("starts.py")]
             seen = world.ask(program, turns, *command)
             plain, injected, empty = seen["without"], seen["with"], seen["empty"]
             for what, samples in (
@@ -62,8 +62,8 @@ def measure(quick: bool) -> dict[str, Any]:
         ],
         "targets": targets,
         "left_out": missing,
-        "notes": ["Measured by a process under supervision, which starts the command in turns with "
-                  "and without the variables that carry the shim. One start of Hermes differs from "
-                  "the next by more than the shim can take; instructions, which callgrind counts, "
-                  "do not."],
+        "notes": ["Measured by a supervised process, which starts the command in turns with and "
+                  "without the variables that carry the shim. Two starts of Hermes differ by more"
+                  " than the shim costs; the number of instructions, which callgrind counts, does"
+                  " not."],
     }  # fmt: skip

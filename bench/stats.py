@@ -1,4 +1,4 @@
-"""Samples to the few numbers that are shown: minimum, median, quartiles; ratios with spread."""
+"""Reduces samples to the numbers shown: minimum, median, quartiles, ratios with their spread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Summary = dict[str, float]
 
 
 def summary(samples: list[float]) -> Summary:
-    """Of repeated measurements of one thing."""
+    """Summarise repeated measurements of one thing."""
     quarter = statistics.quantiles(samples, n=4) if len(samples) > 1 else [samples[0]] * 3
     return {
         "n": len(samples),
@@ -21,14 +21,14 @@ def summary(samples: list[float]) -> Summary:
 
 
 def ratio(samples: list[float], floor: list[float]) -> Summary:
-    """How many times the floor. Both were measured in turns, so the spread is that of the rounds'
-    own ratios; `min` compares the best of each, which is what noise cannot improve."""
+    """The ratio to the floor. Both were measured alternately, so the spread is that of the rounds'
+    ratios; `min` compares the best of each, which noise cannot improve."""
     rounds = [a / b for a, b in zip(samples, floor, strict=False) if b]
     return {**summary(rounds), "min": min(samples) / min(floor)}
 
 
 def target(what: str, measured: float, bound: float, unit: str, *, least: bool = False) -> Any:
-    """A figure that the project wants to reach, and whether it does."""
+    """A target of the project, and whether the measured figure meets it."""
     met = measured >= bound if least else measured <= bound
     return {
         "what": what, "measured": measured, "bound": bound, "unit": unit,

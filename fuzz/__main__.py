@@ -1,7 +1,7 @@
-"""python -m fuzz [SECONDS] [TARGET…]: coverage-guided, each target for its share of the time.
+"""python -m fuzz [SECONDS] [TARGET…]: coverage-guided fuzzing; the targets share the time.
 
-A target that fails leaves its input as `crash-…` in .fuzz/TARGET, and the run says how to play
-it again: python -m fuzz again TARGET FILE.
+If a target fails, its input is kept as `crash-…` in .fuzz/TARGET, and the output says how to repeat
+it: python -m fuzz again TARGET FILE.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ def main(words: list[str]) -> int:
         share = max(1, seconds // len(words or TARGETS))
         command = [sys.executable, "-m", "fuzz", "run", name, str(share)]
         done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-        told = [line for line in done.stderr.splitlines() if line.strip()]
-        print(f"{name:<12} {_figures(told)}", flush=True)
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        print(f"{name:<12} {_figures(lines)}", flush=True)
         if done.returncode:
             failed.append(name)
-            print("\n".join(told[-40:]))
+            print("\n".join(lines[-40:]))
             print(f"again: python -m fuzz again {name} {corpus}/crash-…")
     return 1 if failed else 0
 
 
 def _run(name: str, seconds: str) -> int:
-    """One target, in a process that is its own: the fuzzer never returns."""
+    """Fuzz one target in this process. The fuzzer never returns."""
     import atheris
 
-    # What guides it is the way through our own code, so that must be loaded under its eyes.
+    # The fuzzer is guided by coverage of our code, so that code must be imported instrumented.
     with atheris.instrument_imports(include=["hermes_supervise"]):
         from .targets import TARGETS
     target = TARGETS[name]
@@ -60,9 +60,9 @@ def _run(name: str, seconds: str) -> int:
     return 0
 
 
-def _figures(told: list[str]) -> str:
+def _figures(lines: list[str]) -> str:
     wanted = ("number_of_executed_units", "average_exec_per_sec", "peak_rss_mb")
-    found = [line.split("::")[1].strip() for line in told if any(one in line for one in wanted)]
+    found = [line.split("::")[1].strip() for line in lines if any(one in line for one in wanted)]
     return ", ".join(found) or "no figures"
 
 

@@ -1,10 +1,10 @@
-"""What the fuzzer begins with: small examples of what is really written."""
+"""The inputs that the fuzzer starts from: small examples of real records, frames and rings."""
 
 from __future__ import annotations
 
 from hermes_supervise.ipc import frames, records, ring
 
-_SAID = (
+_RECORDS = (
     {"kind": "hello", "version": 1, "oldest": 1, "stream": "0" * 32, "pid": 7, "start": 1},
     {"kind": "session", "session": "chat", "source": "cli", "at": 1.0},
     {
@@ -21,7 +21,7 @@ _SAID = (
 
 
 def seeds() -> list[bytes]:
-    payloads = [records.pack(dict(told)) for told in _SAID]
+    payloads = [records.pack(dict(record)) for record in _RECORDS]
     payloads += [records.pack_delta("chat", "some words"), records.pack(_long())]
     file = b"".join(frames.encode(number, payload) for number, payload in enumerate(payloads))
     hello = frames.encode(frames.HANDSHAKE, payloads[0])

@@ -1,5 +1,6 @@
-"""The language both ends speak: frames, records, and where they meet.
+"""The language that both ends speak: frames, records, the ring's layout, and where they meet.
 
-Standard library only, and no I/O but the checks in `endpoint`: the shim carries
-this package into the agent's interpreter, whatever that is.
+Imports the standard library only, and nothing else of ours: the shim carries this package into the
+agent's interpreter, which may be another version of Python (3.8 or later). Does no I/O, except for
+the checks in `endpoint`.
 """

@@ -1,4 +1,4 @@
-"""Where the two ends meet: variable names, private folders, the socket's path, whose it is.
+"""Where the two ends meet: variable names, private folders, the socket's path, its owner.
 
 Never reads or writes a message.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import stat
 
-# What a supervised process finds in its environment.
+from .handlers import raised_by_signal_handler
+
+# In the environment of a supervised process.
 SOCKET_VARIABLE = "HERMES_SUPERVISE_SOCKET"
 SPOOL_VARIABLE = "HERMES_SUPERVISE_SPOOL"
 RUN_VARIABLE = "HERMES_SUPERVISE_RUN"
@@ -20,7 +22,7 @@ LONGEST_PATH = 103
 
 
 class NotPrivate(OSError):
-    """A folder that someone else could read, write or have put there."""
+    """A folder that belongs to somebody else, or that others can read or write."""
 
 
 def private_folder(path: str) -> str:
@@ -31,31 +33,41 @@ def private_folder(path: str) -> str:
         except FileNotFoundError:
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
             os.mkdir(path, 0o700)
-        # Synced names in it would be lost with its own. Where that cannot be done, so be it.
+        # If its own name were lost, synced names in it would be lost with it. If this fails,
+        # nothing else does.
         try:
             sync_folder(os.path.dirname(path))
         except OSError:
             pass
     except FileExistsError:
-        pass  # it was there, or another start was quicker
+        pass  # it was there, or another start has just made it
     found = os.lstat(path)
     if not stat.S_ISDIR(found.st_mode):
         raise NotPrivate(f"{path} is not a folder")
     if found.st_uid != os.getuid():
         raise NotPrivate(f"{path} belongs to user {found.st_uid}")
     if found.st_mode & 0o077:
-        raise NotPrivate(f"{path} is open to others (mode {found.st_mode & 0o777:o}); chmod 700 it")
+        raise NotPrivate(
+            f"{path} is open to others (mode {found.st_mode & 0o777:o}); run: chmod 700 {path}"
+        )
     return path
 
 
 def runtime_folder() -> str:
     """The folder for sockets; short, because a socket's path must be."""
-    base = os.environ.get("XDG_RUNTIME_DIR")
+    base = xdg_folder("XDG_RUNTIME_DIR")
     if base and os.path.isdir(base):
         folder = os.path.join(base, "hermes-supervise")
         if len(os.fsencode(folder)) <= LONGEST_PATH - 40:
             return private_folder(folder)
-    return private_folder(f"/tmp/hermes-supervise-{os.getuid()}")
+    try:
+        return private_folder(f"/tmp/hermes-supervise-{os.getuid()}")
+    except NotPrivate:
+        # Anybody can take that name first. Nobody else can take one in the state folder.
+        own = os.path.join(state_folder(), "sockets")
+        if len(os.fsencode(own)) > LONGEST_PATH - 40:
+            raise
+        return private_folder(own)
 
 
 def socket_path(run: str) -> str:
@@ -64,63 +76,79 @@ def socket_path(run: str) -> str:
 
 def state_folder() -> str:
     """The folder for runs and reports."""
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return private_folder(os.path.join(base, "hermes-supervise"))
+    path = os.path.join(xdg_folder("XDG_STATE_HOME", "~/.local/state"), "hermes-supervise")
+    try:
+        return private_folder(path)
+    except NotPrivate:
+        raise
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise OSError(f"cannot use {path}: {why}; XDG_STATE_HOME moves it") from error
+
+
+def xdg_folder(variable: str, default: str = "") -> str:
+    """The folder that a variable names, or else the default. A relative path is ignored, as the
+    XDG specification asks: two processes in different folders would mean different folders."""
+    base = os.environ.get(variable, "")
+    return base if os.path.isabs(base) else os.path.expanduser(default)
 
 
 def process_start(pid: int) -> int | None:
     """When a process began, in clock ticks since boot: with the pid, its identity.
 
-    None where there is no /proc, and for a process that is gone.
+    None where there is no /proc, and for a process that is gone. In a /proc of another pid
+    namespace our pid is another process, but `self` is always us.
     """
+    who = "self" if pid == os.getpid() else pid
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
+        with open(f"/proc/{who}/stat", "rb") as file:
             line = file.read()
-        # The name in parentheses may hold anything; the fields count from behind it.
+        # The name in parentheses may hold anything; the fields are counted after it.
         return int(line[line.rindex(b")") + 2 :].split()[19])
     except (OSError, ValueError, IndexError) as error:
-        _unless_the_agents(error)
+        if raised_by_signal_handler(error):
+            raise
         return None
 
 
-def _unless_the_agents(error: Exception) -> None:
-    from .handlers import is_the_agents
-
-    if is_the_agents(error):
-        raise error
-
-
 def working_folder() -> str | None:
+    """The current folder. None: it was removed."""
     try:
         return os.getcwd()
     except OSError as error:
-        _unless_the_agents(error)
+        if raised_by_signal_handler(error):
+            raise
         return None
 
 
 def identity(fd: int) -> tuple[int, int] | None:
-    """What a descriptor stands for, whatever its number stood for before."""
+    """Device and inode of an open file. A number alone may stand for another file by now.
+
+    None: the descriptor is closed.
+    """
     try:
         found = os.fstat(fd)
     except OSError as error:
-        _unless_the_agents(error)
+        if raised_by_signal_handler(error):
+            raise
         return None
     return found.st_dev, found.st_ino
 
 
 def sync_file(path: str) -> None:
-    """Make what anybody has written to a file last, and its name. What is no file is let be."""
+    """Make a file's content and its name safe from a loss of power. Others than files are left
+    alone."""
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         if stat.S_ISREG(os.fstat(fd).st_mode):
-            os.fdatasync(fd)
+            getattr(os, "fdatasync", os.fsync)(fd)  # macOS has only the second
     finally:
         os.close(fd)
     sync_folder(os.path.dirname(path))
 
 
 def sync_folder(path: str) -> None:
-    """Make the names in a folder last: a synced file that nobody can find is lost too."""
+    """Make the names in a folder safe from a loss of power: a file without a name is lost."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

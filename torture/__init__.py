@@ -1,6 +1,6 @@
-"""The torture campaign: random lives, real deaths, and a model of what must be left of them.
+"""The torture campaign: random scenarios, real SIGKILLs, and a model of what must be left.
 
-Never replaces a part of the product: real sockets, real SQLite, real SIGKILL, the real entry
-functions. What it saves on is the start of interpreters: processes are forked from one that has
-everything imported, except for a share of scenarios that goes through the command line.
+Never replaces a part of the product: sockets, SQLite, signals and entry functions are real. It only
+saves the start of interpreters: processes are forked from one that has everything imported. A share
+of the scenarios goes through the command line instead.
 """

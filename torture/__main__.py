@@ -8,6 +8,7 @@ import sys
 import tempfile
 
 from . import campaign, judge, record
+from .wide.plan import KINDS
 
 
 def main() -> int:
@@ -18,6 +19,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=3 * (os.cpu_count() or 1))
     parser.add_argument("--real", type=float, default=0.01, metavar="SHARE",
                         help="of scenarios that go through the command line")  # fmt: skip
+    parser.add_argument("--wide", type=float, default=0.05, metavar="SHARE",
+                        help="of scenarios of the wider campaign")  # fmt: skip
+    parser.add_argument("--kind", choices=KINDS, default="", metavar="KIND",
+                        help=f"only this kind of them: {', '.join(KINDS)}")  # fmt: skip
+    parser.add_argument("--product", default="", metavar="FOLDER",
+                        help="with --kind: a folder with another hermes_supervise/")  # fmt: skip
     parser.add_argument("--only", metavar="SEED:NUMBER", help="this scenario alone")
     parser.add_argument("--again", type=int, default=1, metavar="N", help="with --only: N times")
     parser.add_argument("--folder", help="default: one in memory, if there is any")
@@ -27,20 +34,26 @@ def main() -> int:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     folder = given.folder or tempfile.mkdtemp(prefix="hst", dir=memory)
     wanted = campaign.Wanted(
-        seed, given.jobs, given.seconds, given.kills, given.real, folder, given.only, given.again
-    )
+        seed, given.jobs, given.seconds, given.kills, given.real, folder, given.only, given.again,
+        wide=given.wide, kind=given.kind, product=given.product,
+    )  # fmt: skip
     print(f"seed {seed}, {given.jobs} workers, in {folder}", flush=True)
     total = campaign.run(wanted)
     print(campaign.progress(total, total.seconds))
     for who, count in sorted(total.kills.items()):
         print(f"    {count:8} {who}")
     counts = dict.fromkeys(judge.CATEGORIES, 0)
-    for one in total.violations:
-        counts[one["category"]] += 1
+    for violation in total.violations:
+        counts[violation["category"]] += 1
     print(", ".join(f"{name} {count}" for name, count in counts.items()))
-    for one in total.violations:
-        print(f"\n{one['category'].upper()} in {one['seed']}, {one['text']}\nkept: {one['folder']}")
-        again = f"--only {one['seed']} --again 200 --real {given.real} --jobs {given.jobs}"
+    for violation in total.violations:
+        kind = f" ({violation['kind']})" if "kind" in violation else ""
+        print(
+            f"\n{violation['category'].upper()} in {violation['seed']}{kind}, {violation['text']}"
+        )
+        print(f"kept: {violation['folder']}")
+        again = f"--only {violation['seed']} --again 200 --real {given.real} --jobs {given.jobs}"
+        again += f" --kind '{violation['kind']}'" if kind else f" --wide {given.wide}"
         print(f"again: {os.path.relpath(sys.executable)} -m torture {again}")
     if given.record:
         record.write(record.of(wanted, total))

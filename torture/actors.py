@@ -1,10 +1,11 @@
-"""The other processes: supervisors, recoverers, whoever locks the database; and the world.
+"""The processes beside the agent: supervisors, recoverers, a writer that locks the database; and
+the folders of a scenario.
 
-Never changes what the product does: a warm fork stands in for `exec` of an interpreter, for the
-agent (`os.posix_spawnp`) and for the heir (`os.execv`), and descriptors, environment and signals
-are put into the state that `exec` would have left them in. The command line and environment that
-/proc shows are those of the last `exec`, so an agent is known by its name there instead, and that
-name tells its run.
+Never changes what the product does. A fork of a process that has everything imported replaces the
+`exec` of an interpreter, for the agent (`os.posix_spawnp`) and for the successor (`os.execv`).
+Descriptors, environment and signals are put into the state that `exec` would leave. /proc shows the
+command line and environment of the last `exec`, so an agent is recognised by its process name
+instead, which is derived from its run.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ import zlib
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from hermes_supervise.ipc.endpoint import SOCKET_VARIABLE
-from hermes_supervise.supervisor import __main__ as door
-from hermes_supervise.supervisor import orphans, tree
-from hermes_supervise.supervisor.recovery import schema
+from hermes_supervise.ipc.endpoint import RUN_VARIABLE, SOCKET_VARIABLE
+from hermes_supervise.supervisor import __main__ as entry
+from hermes_supervise.supervisor.process import platform, tree
+from hermes_supervise.supervisor.statedb import schema
 
 from .agent import Player
 from .ledger import Ledger
@@ -68,7 +69,7 @@ class World:
         return os.path.join(self.state, "hermes-supervise", "reports")
 
     def hooks(self, state: str) -> list[str]:
-        """What is in a folder of the queue of hooks."""
+        """The names in one folder of the hook queue."""
         folder = os.path.join(self.state, "hermes-supervise", "hooks", state)
         return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
 
@@ -77,21 +78,21 @@ class World:
 
 
 def warm_up() -> None:
-    """Load whatever any of the processes to be forked may load."""
+    """Import everything that a forked process may need."""
     names = "argparse ctypes difflib json resource select shlex subprocess tempfile tomllib uuid"
     for name in [*names.split(), "apsw", "psutil", "encodings.idna"]:
         importlib.import_module(name)
     for room in ("ipc", "agent_shim", "supervisor"):
         package = importlib.import_module(f"hermes_supervise.{room}")
         for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-            # What lies deeper in the shim, and the demo, are scripts.
+            # The deeper modules of the shim, and those of the demo, are scripts.
             deep = room == "agent_shim" and module.name.count(".") > 2
             if not deep and ".demo" not in module.name and not module.name.endswith("__main__"):
                 importlib.import_module(module.name)
 
 
 def make_template(path: str) -> None:
-    """A database as an agent makes it: copied where one is to be there already."""
+    """A database as an agent makes it, to be copied for scenarios that start with one."""
     db = sqlite3.connect(path)
     db.execute("PRAGMA journal_mode = WAL")
     for statement in schema.statements():
@@ -148,7 +149,7 @@ def _status_of(work: Callable[[], object]) -> int:
 
 
 def _as_after_exec(env: dict[str, str], mask: object = ()) -> None:
-    """Environment, descriptors and signals as a program finds them that was just started."""
+    """Set environment, descriptors and signals to what a newly started program finds."""
     signal.set_wakeup_fd(-1)
     for number in (
         signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2,
@@ -167,24 +168,24 @@ def _as_after_exec(env: dict[str, str], mask: object = ()) -> None:
     os.environ.update(env)
 
 
-def supervisor(world: World, told: Scenario, chapter: int, lane: int, ledger: Ledger) -> int:
+def supervisor(world: World, scenario: Scenario, chapter: int, lane: int, ledger: Ledger) -> int:
     """A supervisor with its agent; its pid."""
-    run = told.chapters[chapter].lanes[lane]
+    run = scenario.chapters[chapter].lanes[lane]
 
     def work() -> None:
         _stand_in(world, lambda: Player(run.processes, ledger, lane, 0).play())
         sys.argv = ["hermes-supervise", *run.options, "--", "agent"]
-        door.main()
+        entry.main()
 
     return fork(world, work, group=True)
 
 
 def real_supervisor(
-    world: World, told: Scenario, share: float, chapter: int, lane: int, path: str
+    world: World, scenario: Scenario, share: float, chapter: int, lane: int, path: str
 ) -> int:
-    """The same by way of the command line, with interpreters of their own."""
-    run = told.chapters[chapter].lanes[lane]
-    agent = [sys.executable, "-m", "torture.agent", path, told.seed, str(share)]
+    """The same through the command line, with separate interpreters."""
+    run = scenario.chapters[chapter].lanes[lane]
+    agent = [sys.executable, "-m", "torture.agent", path, scenario.seed, str(share)]
     command = [sys.executable, "-P", "-m", MODULE, *run.options, "--", *agent]
 
     def work() -> NoReturn:
@@ -197,25 +198,26 @@ def real_supervisor(
 
 def recoverer(world: World) -> int:
     def work() -> None:
+        _stand_in_for_environments()
         sys.argv = ["hermes-supervise", "recover"]
-        door.main()
+        entry.main()
 
     return fork(world, work, group=True)
 
 
 def next_start(world: World) -> int:
-    """A start whose agent has nothing to say: it finishes what is left behind, first."""
+    """Start a run whose agent does nothing: a start first finishes what was left behind."""
 
     def work() -> None:
         _stand_in(world, lambda: os._exit(0))
         sys.argv = ["hermes-supervise", "--no-adopt", "--", "agent"]
-        door.main()
+        entry.main()
 
     return fork(world, work, group=True)
 
 
 def locker(world: World, seconds: float) -> int:
-    """Another writer, who holds state.db for a while."""
+    """Another writer, which holds the lock of state.db for a while."""
 
     def work() -> None:
         db = sqlite3.connect(world.db, timeout=30, isolation_level=None)
@@ -227,7 +229,7 @@ def locker(world: World, seconds: float) -> int:
 
 
 def _stand_in(world: World, agent: Callable[[], object]) -> None:
-    """Have the two ways in which the product starts an interpreter lead to a warm fork."""
+    """Replace the two calls with which the product starts an interpreter by forks."""
 
     def spawn(name: str, words: list[str], env: dict[str, str], **given: Any) -> int:
         pid = os.fork()
@@ -235,41 +237,56 @@ def _stand_in(world: World, agent: Callable[[], object]) -> None:
             try:
                 _as_after_exec(env, given["setsigmask"])
                 with open("/proc/self/comm", "w") as file:
-                    file.write(_name_in(f"{SOCKET_VARIABLE}={env[SOCKET_VARIABLE]}".encode()))
+                    file.write(_name_in(env[RUN_VARIABLE]))
                 agent()
             finally:
                 os._exit(96)
         return pid
 
     def execute(path: str, words: list[str]) -> NoReturn:
-        # Said by a witness: python -P -m hermes_supervise.supervisor adopt FOLDER.
+        # Called by a standby: python -P -m hermes_supervise.supervisor adopt FOLDER.
         code = 97
         try:
             assert words[1:4] == ["-P", "-m", MODULE], words
             mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())  # outlives an exec
             _as_after_exec(dict(os.environ), mask)
-            os.dup2(_errors_of(world), 2)  # where a witness has nothing: what we want to see
+            os.dup2(_errors_of(world), 2)  # a standby has no stderr, and we want to see errors
             sys.argv = [MODULE, *words[4:]]
-            code = _status_of(door.main)
+            code = _status_of(entry.main)
         finally:
             os._exit(code)
 
     def command_line(pid: int) -> list[str]:
         name = _name_of(pid)
-        return [name] if name.startswith(AGENT) else orphans.command_line(pid)
+        return [name] if name.startswith(AGENT) else platform.command_line(pid)
 
-    def carries_us(one: tree.Tree, pid: int) -> bool:
-        return _name_of(pid) == _name_in(one._entry)
-
-    os.posix_spawnp = spawn  # type: ignore[assignment]
-    os.execv = execute  # type: ignore[assignment]
-    tree.command_line = command_line
-    tree.Tree._carries_us = carries_us  # type: ignore[method-assign]
+    _replace(os, "posix_spawnp", spawn)
+    _replace(os, "execv", execute)
+    _replace(tree, "command_line", command_line)
+    _stand_in_for_environments()
 
 
-def _name_in(entry: bytes) -> str:
-    """What an agent is called that has this variable; the kernel keeps fifteen letters."""
-    return f"{AGENT}{zlib.crc32(entry):08x}"
+def _stand_in_for_environments() -> None:
+    """For everybody who asks which processes were started in a run."""
+
+    def has_variable(pid: int, entry: bytes) -> bool:
+        name, _, value = os.fsdecode(entry).partition("=")
+        if name == SOCKET_VARIABLE:
+            value = os.path.basename(value).removesuffix(".sock")
+        return _name_of(pid) == _name_in(value)
+
+    _replace(tree, "has_variable", has_variable)
+
+
+def _replace(where: Any, name: str, instead: object) -> None:
+    """A name that the product no longer has would be replaced in vain, and silently."""
+    assert hasattr(where, name), f"the product has no {name}"
+    setattr(where, name, instead)
+
+
+def _name_in(run: str) -> str:
+    """The process name of what was started in a run; the kernel keeps fifteen characters."""
+    return f"{AGENT}{zlib.crc32(run.encode()):08x}"
 
 
 def _name_of(pid: int) -> str:
@@ -281,7 +298,7 @@ def _name_of(pid: int) -> str:
 
 
 def cleared(chapter: Chapter, ledger: Ledger, gates: dict[tuple[int, int], int]) -> None:
-    """Fresh notes for a chapter's processes."""
+    """Clear the slots of a chapter's processes, and set their gates."""
     from .ledger import OPEN
 
     for lane, run in enumerate(chapter.lanes):

@@ -1,6 +1,6 @@
-"""The agent: plays its script through the SDK, and notes each call before and after.
+"""The agent: runs its script through the SDK, and notes each call before and after.
 
-Never knows when it will die. Run as a program, it is the agent of a real command line.
+Never knows when it will be killed. Run as a program, it is the agent of a real command line.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .script import Op
 
 @dataclass
 class Stored:
-    """A message as the agent puts it into a row."""
+    """A message as the agent stores it."""
 
     role: str
     content: str | None
@@ -124,8 +124,8 @@ class Player:
         self._tools[tool.call] = tool.__enter__()
 
     def _finish(self, op: Op) -> None:
-        """Said by the SDK in two records; or, by who stores messages and has to know their
-        uids, in one of its own."""
+        """The SDK sends two records. An agent that stores messages itself has to know their uids,
+        so it sends a message of its own instead."""
         [id] = op.ids
         tool = self._tools.pop(id)
         self._messages[f"answer {id}"] = Stored("tool", op.text, id)
@@ -209,7 +209,7 @@ class Player:
         session.rewritten()
 
     def _insert(self, db: sqlite3.Connection, id: str, message: Stored) -> int:
-        made = json.dumps([_made(one) for one in message.calls]) if message.calls else None
+        made = json.dumps([_made(call) for call in message.calls]) if message.calls else None
         inserted = db.execute(
             "INSERT INTO messages (session_id, role, content, tool_call_id, tool_calls, "
             "timestamp, reasoning) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -241,9 +241,9 @@ def main() -> None:
     """As a program: ledger, seed, share, chapter, lane."""
     path, seed, share, chapter, lane = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    told = plan.scenario(seed, float(share)).chapters[int(chapter)].lanes[int(lane)]
+    run = plan.scenario(seed, float(share)).chapters[int(chapter)].lanes[int(lane)]
     try:
-        Player(told.processes, Ledger(path), int(lane), 0).play()
+        Player(run.processes, Ledger(path), int(lane), 0).play()
     finally:
         os._exit(98)
 

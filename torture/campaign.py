@@ -1,7 +1,7 @@
-"""Many scenarios, in several workers, until the time is up or something is wrong.
+"""Runs many scenarios in several workers, until the time is up or a violation is found.
 
-Never goes on behind a violation: the first one stops everything, with what it takes to see it
-again.
+Never goes on after a violation: the first one stops everything, and its output says how to repeat
+it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,17 @@ import time
 import traceback
 from collections import Counter
 from dataclasses import dataclass, field
+from random import Random
 from typing import NoReturn
 
-from hermes_supervise.supervisor.signals import become_subreaper
+from hermes_supervise.supervisor.process.platform import become_subreaper
 
 from . import actors, judge, plan
 from .conduct import TRACE, Lived, Stuck, kill_everyone
 from .ledger import Ledger
 from .model import Earlier
+from .wide import plan as wide_plan
+from .wide import run as wide_run
 
 
 @dataclass
@@ -39,6 +42,12 @@ class Wanted:
     only: str | None = None
     again: int = 1
     keep: bool = False
+    wide: float = 0.0
+    """The share of scenarios of the wider campaign."""
+    kind: str = ""
+    """Only this kind of them."""
+    product: str = ""
+    """Where the product is that the wider campaign runs; as installed, if empty."""
 
 
 @dataclass
@@ -48,6 +57,7 @@ class Tally:
     processes: int = 0
     messages: int = 0
     real: int = 0
+    wide: int = 0
     seconds: float = 0.0
     kills: Counter[str] = field(default_factory=Counter)
     violations: list[dict[str, str]] = field(default_factory=list)
@@ -58,17 +68,17 @@ class Tally:
 
 
 def run_one(seed: str, share: float, folder: str, template: str, ledger: Ledger) -> Tally:
-    """Live one scenario through. A violation is in the tally, and the folder stays."""
-    told = plan.scenario(seed, share)
+    """Run one scenario. A violation is noted in the tally, and the folder is kept."""
+    scenario = plan.scenario(seed, share)
     world = actors.World(folder)
-    if told.ready_made:
+    if scenario.ready_made:
         actors.use_template(template, world)
-    tally = Tally(scenarios=1, real=int(told.chapters[0].lanes[0].real))
+    tally = Tally(scenarios=1, real=int(scenario.chapters[0].lanes[0].real))
     earlier: dict[str, Earlier] = {}
     number = 0
     try:
-        for number in range(len(told.chapters)):
-            lived = Lived(world, told, number, ledger, share)
+        for number in range(len(scenario.chapters)):
+            lived = Lived(world, scenario, number, ledger, share)
             try:
                 lived.live()
                 try:
@@ -76,7 +86,7 @@ def run_one(seed: str, share: float, folder: str, template: str, ledger: Ledger)
                 except judge.Violation as found:
                     found.text += f"\n{lived.story()}"
                     raise
-                if told.chapters[number].once_more:
+                if scenario.chapters[number].once_more:
                     before = judge.read(world)
                     lived.once_more()
                     if judge.read(world) != before:
@@ -87,24 +97,47 @@ def run_one(seed: str, share: float, folder: str, template: str, ledger: Ledger)
                 tally.processes += sum(len(lane.processes) for lane in lived.chapter.lanes)
         tally.messages = sum(len(one.rows) for one in earlier.values())
     except judge.Violation as found:
-        tally.violations.append(_told(seed, number, found.category, found.text, folder))
+        tally.violations.append(_violation(seed, number, found.category, found.text, folder))
     except Stuck as found:
-        tally.violations.append(_told(seed, number, "misreported", f"did not end: {found}", folder))
+        tally.violations.append(
+            _violation(seed, number, "misreported", f"did not end: {found}", folder)
+        )
     else:
         shutil.rmtree(folder)
     return tally
 
 
-def _told(seed: str, number: int, category: str, text: str, folder: str) -> dict[str, str]:
+def _violation(seed: str, number: int, category: str, text: str, folder: str) -> dict[str, str]:
     where = f"chapter {number}: {text}"
     return {"seed": seed, "category": category, "text": where, "folder": folder}
+
+
+def run_wide(kind: str, seed: str, folder: str, product: str) -> Tally:
+    """Run one scenario of the wider campaign."""
+    done = wide_run.run_one(kind, seed, folder, product)
+    scenario = wide_plan.scenario(kind, seed)
+    tally = Tally(scenarios=1, wide=1, kills=Counter(done["kills"]))
+    tally.chapters = len(scenario.lives)
+    tally.processes = sum(len({s.actor for s in life.steps} - {-1}) for life in scenario.lives)
+    tally.messages = done["messages"]
+    if done["found"] is not None:
+        category, text = done["found"]
+        tally.violations.append(
+            {"seed": seed, "kind": kind, "category": category, "text": text, "folder": folder}
+        )
+    return tally
+
+
+def is_wide(wanted: Wanted, seed: str) -> bool:
+    # A generator of its own: with another share, the same seed still gives the same scenario.
+    return bool(wanted.kind) or Random(f"wide {seed}").random() < wanted.wide
 
 
 # -- workers ---------------------------------------------------------------------------------
 
 
 def run(wanted: Wanted) -> Tally:
-    """The whole campaign; what came of it."""
+    """Run the whole campaign; its totals."""
     os.makedirs(wanted.folder, 0o700, exist_ok=True)
     template = os.path.join(wanted.folder, "template.db")
     actors.make_template(template)
@@ -131,7 +164,7 @@ def run(wanted: Wanted) -> Tally:
 
 
 def _worker(wanted: Wanted, number: int, template: str) -> tuple[int, int]:
-    """A process that lives scenarios and writes a line about each; the pipe, and its pid."""
+    """Fork a process that runs scenarios and writes a line about each; its pipe and its pid."""
     out, into = os.pipe()
     pid = os.fork()
     if pid:
@@ -166,7 +199,11 @@ def _live_on(wanted: Wanted, number: int, template: str, into: int) -> None:
     while not wanted.only or index < wanted.again:
         seed = wanted.only or f"{wanted.seed}:{index}"
         where = os.path.join(folder, f"{index:x}")
-        tally = run_one(seed, wanted.share, where, template, ledger)
+        if is_wide(wanted, seed):
+            kind = wanted.kind or wide_plan.any_kind(seed)
+            tally = run_wide(kind, seed, where, wanted.product)
+        else:
+            tally = run_one(seed, wanted.share, where, template, ledger)
         os.write(into, json.dumps(vars(tally)).encode() + b"\n")
         index += wanted.jobs
         if tally.violations:
@@ -179,14 +216,14 @@ def _collect(wanted: Wanted, workers: dict[int, int], total: Tally, began: float
     unread = dict.fromkeys(workers, b"")
     for pipe in workers:
         poller.register(pipe, select.POLLIN)
-    told_at = began
+    printed_at = began
     while unread and not total.violations:
         now = time.monotonic()
         enough = now >= end or (wanted.kills and total.deaths >= wanted.kills)
         if enough and not wanted.only:
             return
-        if now - told_at > 10:
-            told_at = now
+        if now - printed_at > 10:
+            printed_at = now
             print(progress(total, now - began), flush=True)
         for pipe, _ in poller.poll(200):
             data = os.read(pipe, 65536)

@@ -1,6 +1,6 @@
-"""One chapter, lived: starts the processes, strikes them down, has them recovered.
+"""Runs one chapter: starts the processes, kills them, and has them recovered.
 
-Never strikes who is not alive: every victim is proved to be at the kill, and counted.
+Never kills a process that is not alive: every victim is proved to be, and every kill is counted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PATIENCE = 120.0
 TRACE = signal.SIGRTMIN + 5
 _TICK, _LONGEST_TICK = 0.0003, 0.005
 _ALONG = 0.25
-"""How long a strike waits for its moment to come; a process may be dead before it."""
+"""How long a strike waits for its moment; the process may die before."""
 
 
 class Stuck(Exception):
@@ -30,7 +30,7 @@ class Stuck(Exception):
 
 
 class Fate:
-    """What became of one process, as far as the harness had a hand in it."""
+    """What the harness did to one process."""
 
     def __init__(self) -> None:
         self.struck = False
@@ -38,27 +38,27 @@ class Fate:
 
 
 class Lived:
-    """A chapter under way."""
+    """A chapter that is running."""
 
     def __init__(
-        self, world: World, told: Scenario, number: int, ledger: Ledger, share: float
+        self, world: World, scenario: Scenario, number: int, ledger: Ledger, share: float
     ) -> None:
         self.world = world
-        self.told = told
+        self.scenario = scenario
         self.number = number
-        self.chapter: Chapter = told.chapters[number]
+        self.chapter: Chapter = scenario.chapters[number]
         self.ledger = ledger
         self._share = share
         self.kills: Counter[str] = Counter()
         self.fates = [[Fate() for _ in lane.processes] for lane in self.chapter.lanes]
         self.troubled = [False for _ in self.chapter.lanes]
-        """Its supervisor was killed, or could not write: how an agent ended may be unknown."""
+        """Its supervisor was killed or could not write, so the end of an agent may be unknown."""
         self.silenced: list[dict[int, int]] = [{} for _ in self.chapter.lanes]
-        """How many operations each agent had begun when its supervisor was struck last."""
+        """How many operations each agent had begun when its supervisor was last killed."""
         self.limited = [False for _ in self.chapter.lanes]
         self.heads: list[int] = []
-        """The supervisor of each lane, as it was started."""
-        self._heirs: list[int] = []
+        """The first supervisor of each lane."""
+        self._successors: list[int] = []
         self._fallen: list[int] = []
         self._killed: set[int] = set()
         self._ends: dict[int, int] = {}
@@ -70,7 +70,7 @@ class Lived:
             first.setdefault((strike.lane, strike.process), strike.at)
         actors.cleared(self.chapter, self.ledger, first)
         self.heads = [self._start(lane) for lane in range(len(self.chapter.lanes))]
-        self._heirs = list(self.heads)
+        self._successors = list(self.heads)
         left = list(self.chapter.strikes)
         while left:
             strike = left.pop(0)
@@ -87,9 +87,9 @@ class Lived:
             self._recover(Round("recover", 1))
 
     def story(self) -> str:
-        """Who was killed, and how the supervisors ended, for whoever has to understand it."""
+        """Who was killed and how the supervisors ended, to help understand a violation."""
         ends = {head: self._ends.get(head) for head in self.heads}
-        return f"killed {dict(self.kills)}; supervisors ended {ends}, heirs {self._heirs}"
+        return f"killed {dict(self.kills)}; supervisors ended {ends}, successors {self._successors}"
 
     def once_more(self) -> None:
         self._recover(Round("recover", 1))
@@ -97,9 +97,9 @@ class Lived:
     def _start(self, lane: int) -> int:
         if self.chapter.lanes[lane].real:
             return actors.real_supervisor(
-                self.world, self.told, self._share, self.number, lane, self.ledger.path
+                self.world, self.scenario, self._share, self.number, lane, self.ledger.path
             )
-        return actors.supervisor(self.world, self.told, self.number, lane, self.ledger)
+        return actors.supervisor(self.world, self.scenario, self.number, lane, self.ledger)
 
     # -- the agents' deaths --------------------------------------------------------------------
 
@@ -116,8 +116,8 @@ class Lived:
         self._until(come, patience)
 
     def _anybody(self, lane: int) -> bool:
-        """Does any process of this lane live that could still come to something?"""
-        pids = [self._heirs[lane]] + [slot.pid for slot in self._slots(lane)]
+        """Whether any process of this lane is alive and could still reach the moment."""
+        pids = [self._successors[lane]] + [slot.pid for slot in self._slots(lane)]
         return any(pid and alive(pid) for pid in pids)
 
     def _slots(self, lane: int) -> list[Slot]:
@@ -128,7 +128,7 @@ class Lived:
         slot = self.ledger.slot(strike.lane, strike.process)
         agents = [n for n, one in enumerate(self._slots(strike.lane)) if one.pid]
         head = self._head(strike.lane)
-        witness = self._witness(strike.lane, head) if strike.what in ("witness", "everyone") else 0
+        standby = self._standby(strike.lane, head) if strike.what in ("standby", "everyone") else 0
         if strike.running:
             slot.open_up_to(next_gate)
             _spin(strike.delay)
@@ -138,15 +138,15 @@ class Lived:
                 self._kill_agent(lane, number)
             case "supervisor":
                 self._kill_head(lane)
-            case "witness":
-                self._kill(witness, "witness", lane)
+            case "standby":
+                self._kill(standby, "standby", lane)
             case "both":
                 if number % 2:
                     self._kill_agent(lane, number)
                 self._kill_head(lane)
                 self._kill_agent(lane, number)
             case "everyone":
-                self._kill(witness, "witness", lane)
+                self._kill(standby, "standby", lane)
                 self._kill_head(lane)
                 for one in agents:
                     self._kill_agent(lane, one)
@@ -157,7 +157,7 @@ class Lived:
                     actors.locker(self.world, 0.01 + 100 * strike.delay)
             case "limit" | "starve":
                 self._limit(lane, head, starve=strike.what == "starve")
-        self._mourn()
+        self._wait_for_fallen()
         slot.open_up_to(next_gate)
 
     def _kill_agent(self, lane: int, number: int) -> None:
@@ -167,14 +167,14 @@ class Lived:
 
     def _kill_head(self, lane: int) -> None:
         head = self._head(lane)
-        witness = self._witness(lane, head)
-        if self._kill(head, "supervisor" if head == self.heads[lane] else "heir", lane):
+        standby = self._standby(lane, head)
+        if self._kill(head, "supervisor" if head == self.heads[lane] else "successor", lane):
             self._fallen.append(lane)
-            self._heirs[lane] = witness
+            self._successors[lane] = standby
 
-    def _mourn(self) -> None:
-        """A killed supervisor's sockets are open until it is gone, and those it had forked: only
-        then, and only by a call, can an agent find out that nobody listens."""
+    def _wait_for_fallen(self) -> None:
+        """Wait until killed supervisors and their forks are gone. Their sockets stay open until
+        then, and an agent only notices with its next call that nobody listens."""
         if self._fallen:
             self._until(lambda: not any(map(alive, self._killed)), 1.0)
         for lane in self._fallen:
@@ -184,31 +184,31 @@ class Lived:
         self._fallen.clear()
 
     def _kill_group(self, lane: int, head: int) -> None:
-        """Whoever is in the group dies in the same instant."""
+        """Kill all members of the process group at once."""
         if not head or not alive(head):
             return
         group = self.heads[lane]
         members = {n: slot.pid for n, slot in enumerate(self._slots(lane)) if slot.pid}
         living = [n for n, pid in members.items() if alive(pid)]
-        witness = self._witness(lane, head)
+        standby = self._standby(lane, head)
         try:
             os.killpg(group, signal.SIGKILL)
         except ProcessLookupError:
             return
         self._fallen.append(lane)
-        self._killed.update([head, witness, *members.values()])
+        self._killed.update([head, standby, *members.values()])
         self.kills["supervisor (with its group)"] += 1
-        self.kills["witness"] += bool(witness)
+        self.kills["standby"] += bool(standby)
         for number in range(len(self.fates[lane])):
             self.fates[lane][number].struck = True
         self.kills["agent"] += sum(1 for n in living if n == 0)
         self.kills["forked agent"] += sum(1 for n in living if n)
 
     def _kill(self, pid: int, who: str, lane: int | None = None) -> bool:
-        """Of those we do not collect ourselves, only who is in the lane's process group: the
-        number of a dead process may be another's by now."""
+        """Kill a process. If it is not our child it must be in the lane's process group, because
+        the pid of a dead process may have been reused."""
         if pid in self._killed or not alive(pid):
-            return False  # it takes its time to die
+            return False  # already killed, and still dying
         if lane is not None and _group(pid) != self.heads[lane]:
             return False
         os.kill(pid, signal.SIGKILL)
@@ -217,7 +217,7 @@ class Lived:
         return True
 
     def _limit(self, lane: int, head: int, *, starve: bool) -> None:
-        """No file of theirs may grow any more, until somebody comes to recover."""
+        """Set a file size limit of zero, so that no file of these processes can grow."""
         pids = [head] + ([slot.pid for slot in self._slots(lane)] if starve else [])
         self.troubled[lane] = self.limited[lane] = True
         for pid in pids:
@@ -233,26 +233,26 @@ class Lived:
     # -- who is who ------------------------------------------------------------------------------
 
     def _head(self, lane: int) -> int:
-        """Who supervises: the one that was started, or the last heir; 0 if nobody does."""
-        return self._heirs[lane] if alive(self._heirs[lane]) else 0
+        """The pid of the supervisor: the first one or its last successor; 0 if there is none."""
+        return self._successors[lane] if alive(self._successors[lane]) else 0
 
-    def _witness(self, lane: int, head: int) -> int:
-        """Of the supervisor's children the one that holds nothing but its two pipes."""
+    def _standby(self, lane: int, head: int) -> int:
+        """The child of the supervisor that has only its two pipes open; 0 if there is none."""
         agents = {slot.pid for slot in self._slots(lane)}
         for pid in children(head) if head else []:
-            if pid not in agents and _descriptors(pid) == 2:
+            if pid not in agents and descriptors(pid) == 2:
                 return pid
         return 0
 
     def _recoverers(self, lane: int, head: int) -> list[int]:
-        """Those of its children that hold the run's lock with it, once the agent has let go."""
+        """The children of the supervisor that hold the run's lock, without agents."""
         agents = {slot.pid for slot in self._slots(lane)}
         if not self.ledger.slot(lane, 0).pid:
             return []
         return [p for p in children(head) if p not in agents and alive(p) and _holds(p, "/runs/")]
 
     def _hook_runners(self, head: int) -> list[int]:
-        """Of its children, or of ours, which it becomes when its supervisor is gone."""
+        """Children of the supervisor, or ours: when the supervisor dies, we inherit its runner."""
         below = children(head) + children(os.getpid())
         return [pid for pid in below if alive(pid) and _holds(pid, "/hooks/")]
 
@@ -265,7 +265,7 @@ class Lived:
                     slot.open_up_to(OPEN)
 
     def _chase(self, lane: int, victim: str, delay: float) -> None:
-        """Wait for a recovery of the lane's supervisor to begin, and strike into it."""
+        """Wait until the lane's supervisor recovers, and kill in the middle of that."""
         self._kill_lingerers(lane)
         head = self._head(lane)
         if not head:
@@ -278,29 +278,29 @@ class Lived:
             found[:] = self._hook_runners(head) if runner else self._recoverers(lane, head)
             return bool(found) or not alive(head)
 
-        patience = 4 * _ALONG if victim == "hook runner" else _ALONG  # they come last
+        patience = 4 * _ALONG if victim == "hook runner" else _ALONG  # hooks run last
         if not self._until(begun, patience) or not found:
             return
         _spin(delay)
-        if victim == "witness":
-            self._kill(self._witness(lane, head), "witness", lane)
+        if victim == "standby":
+            self._kill(self._standby(lane, head), "standby", lane)
         if victim == "hook runner" and _holds(found[0], "/hooks/"):
             self._kill(found[0], "hook runner")
         if victim in ("recoverer", "pair"):
             self._kill(found[0], "recoverer", lane)
         if victim in ("supervisor", "pair"):
             self._kill_head(lane)
-            self._mourn()
+            self._wait_for_fallen()
 
     def _kill_lingerers(self, lane: int) -> None:
-        """Who does not end by itself, and has nothing left to do."""
+        """Kill the agents that do not exit by themselves and have nothing left to do."""
         for number, process in enumerate(self.chapter.lanes[lane].processes):
             slot = self.ledger.slot(lane, number)
             if process.lingers and slot.waiting == len(process.ops):
                 self._kill_agent(lane, number)
 
     def _wait_for_the_end(self) -> None:
-        """Until no process of this chapter is left."""
+        """Wait until no process of this chapter is left."""
 
         def over() -> bool:
             self._release()
@@ -335,7 +335,7 @@ class Lived:
             if time.monotonic() > end:
                 return False
             time.sleep(tick)
-            tick = min(tick * 1.1, _LONGEST_TICK)  # what takes long may be noticed late
+            tick = min(tick * 1.1, _LONGEST_TICK)  # a long wait may end a little late
             _reap_some(set(self.heads))
         return True
 
@@ -372,7 +372,7 @@ def _group(pid: int) -> int:
 
 
 def _holds(pid: int, where: str) -> bool:
-    """Whether it has a lock there open."""
+    """Whether the process has a lock file open in that folder."""
     folder = f"/proc/{pid}/fd"
     try:
         files = [os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder)]
@@ -381,7 +381,7 @@ def _holds(pid: int, where: str) -> bool:
     return any(file.endswith("/lock") and where in file for file in files)
 
 
-def _descriptors(pid: int) -> int:
+def descriptors(pid: int) -> int:
     try:
         return len(os.listdir(f"/proc/{pid}/fd"))
     except (FileNotFoundError, ProcessLookupError, PermissionError):
@@ -389,7 +389,7 @@ def _descriptors(pid: int) -> int:
 
 
 def reap(ends: dict[int, int]) -> bool:
-    """Collect who is dead, and how each ended; True when nobody is left."""
+    """Reap dead children and note their status; True when no child is left."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -401,7 +401,7 @@ def reap(ends: dict[int, int]) -> bool:
 
 
 def kill_everyone() -> None:
-    """Whoever is below us, until nobody is."""
+    """Kill all descendants until none is left."""
     ends: dict[int, int] = {}
     while not reap(ends):
         waiting = children(os.getpid())
@@ -416,7 +416,7 @@ def kill_everyone() -> None:
 
 
 def _reap_some(but: set[int]) -> None:
-    """Whoever was handed to us and is dead, as init would."""
+    """Reap orphans that were handed to us, as init does."""
     for pid in children(os.getpid()):
         if pid not in but:
             try:
@@ -426,7 +426,7 @@ def _reap_some(but: set[int]) -> None:
 
 
 def _spin(seconds: float) -> None:
-    """Microseconds matter here, and a sleep has none."""
+    """Wait precisely: a sleep is too coarse for microseconds."""
     if seconds > 0.001:
         time.sleep(seconds - 0.0005)
         return
@@ -436,7 +436,7 @@ def _spin(seconds: float) -> None:
 
 
 def _process_tree() -> str:
-    """Who is still there; each writes where it is into the world's `errors`."""
+    """The processes that are left. Each writes its stack to the `errors` file of the world."""
     lines = []
     for pid in children(os.getpid()):
         for one in [pid, *children(pid)]:
@@ -446,5 +446,5 @@ def _process_tree() -> str:
                 os.kill(one, TRACE)
             except OSError:
                 continue
-    time.sleep(0.5)  # nothing depends on it but what is written there
+    time.sleep(0.5)  # so that the stacks are written; nothing else depends on it
     return "; ".join(lines)

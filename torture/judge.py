@@ -1,7 +1,7 @@
-"""Compares what is there with what must be: state.db, reports, hooks, and what is left over.
+"""Compares state.db, reports, hooks and leftovers with what the model expects.
 
-Never guesses in favour of the product: a process has got as far as one of the steps between its
-last call that returned and the one it was in, and everything must be as after that one step.
+Never guesses in favour of the product. A killed process stopped at some step between its last call
+that returned and the call it was in; everything must be as after that one step.
 """
 
 from __future__ import annotations
@@ -14,21 +14,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from hermes_supervise.supervisor.recovery import report as report_file
-from hermes_supervise.supervisor.recovery.reconcile import NOT_REPORTED, RESULT_UNKNOWN
-from hermes_supervise.supervisor.recovery.report import Settled
+from hermes_supervise.supervisor.recovery.report import SessionReport
+from hermes_supervise.supervisor.statedb.reconcile import NOT_REPORTED, RESULT_UNKNOWN
 
 from .actors import World
 from .conduct import Lived
 from .model import KILLED, UNKNOWN, Earlier, Expected, Life, Row
 from .script import steps
+from .violation import CATEGORIES, Violation
 
-CATEGORIES = ("lost", "duplicated", "misordered", "misreported")
-
-
-@dataclass
-class Violation(Exception):
-    category: str
-    text: str
+__all__ = ["CATEGORIES", "Violation", "judge", "read"]
 
 
 @dataclass
@@ -37,12 +32,12 @@ class Found:
 
     rows: dict[str, list[Row]]
     sessions: dict[str, dict[str, Any]]
-    reports: dict[tuple[str, str], Settled]
+    reports: dict[tuple[str, str], SessionReport]
     hooks: dict[tuple[str, str], list[dict[str, Any]]]
 
 
 def judge(lived: Lived, earlier: dict[str, Earlier]) -> None:
-    """Raise the first violation; else note in `earlier` what the next chapter begins with."""
+    """Raise the first violation; otherwise note in `earlier` what the next chapter starts from."""
     world = lived.world
     _nothing_left_over(world)
     found = read(world)
@@ -52,7 +47,7 @@ def judge(lived: Lived, earlier: dict[str, Earlier]) -> None:
             seen |= _judge_process(lived, lane, number, found, earlier)
     strangers = set(found.sessions) - seen - set(earlier)
     if strangers:
-        raise Violation("misreported", f"sessions that nobody told of: {sorted(strangers)}")
+        raise Violation("misreported", f"sessions that no agent sent: {sorted(strangers)}")
     for id in seen & set(found.sessions):
         row = found.sessions[id]
         earlier[id] = Earlier(
@@ -74,10 +69,12 @@ def _judge_process(
         whole.take(step)
     ids = {one.id for one in whole.every}
     if certain < slot.returned and any(step[0].startswith("db_") for step in begun):
-        return ids  # what a starved agent stored lasts, and what it said of it need not
-    told_of = [report.problems for (of, _), report in found.reports.items() if of == slot.stream]
-    if certain < slot.returned and any("were lost" in one for told in told_of for one in told):
-        return ids  # there is a hole in what a starved agent said, and the report says so
+        return ids  # what a starved agent stored is kept; what it sent about it may be lost
+    reported = [report.problems for (of, _), report in found.reports.items() if of == slot.stream]
+    if certain < slot.returned and any(
+        "were lost" in problem for problems in reported for problem in problems
+    ):
+        return ids  # records of a starved agent are missing, and the report says so
     complaints: list[Violation] = []
     life = Life()
     for step in begun[:sure]:
@@ -89,9 +86,9 @@ def _judge_process(
         too_much = ids - {one.id for one in life.every} - set(earlier)
         if complaint is None and not too_much & set(found.sessions):
             return ids
-        complaint = complaint or Violation("misreported", f"sessions {too_much}, not told of yet")
+        complaint = complaint or Violation("misreported", f"sessions {too_much}, not sent yet")
         complaints.append(complaint)
-    # What it was sure to have said decides what kind of complaint it is.
+    # The comparison after the steps that are certain decides the category.
     first, last = complaints[0], complaints[-1]
     where = f"lane {lane} process {number}, {certain} to {slot.begun} operations"
     more = f"; if it got to its last step: {last.text}" if last is not first else ""
@@ -99,7 +96,7 @@ def _judge_process(
 
 
 def _certain(lived: Lived, lane: int, number: int) -> int:
-    """How many operations of a process must have left their mark."""
+    """How many operations of a process must have taken effect."""
     slot = lived.ledger.slot(lane, number)
     if lived.fates[lane][number].starved:
         return slot.acked
@@ -112,7 +109,7 @@ def _causes(lived: Lived, lane: int, number: int) -> list[str]:
     causes = [KILLED] if lived.fates[lane][number].struck else []
     if slot.begun and ops[slot.begun - 1].name == "exit":
         causes.append(f"exited with code {ops[slot.begun - 1].number}")
-    # A fork's own parent may collect it before anybody else has looked.
+    # The parent of a forked agent may reap it before the supervisor sees its status.
     if lived.troubled[lane] or number > 0:
         causes.append(UNKNOWN)
     return causes
@@ -127,7 +124,7 @@ def _compare(
     found: Found,
     earlier: dict[str, Earlier],
 ) -> Violation | None:
-    """None: everything is as after this life, of one and the same cause of death."""
+    """None if everything is as expected after this life, with one cause of death."""
     reported = {
         report.cause.partition(":")[0] for (of, _), report in found.reports.items() if of == stream
     }
@@ -136,19 +133,19 @@ def _compare(
     if reported and not reported <= set(causes):
         return Violation("misreported", f"cause {reported}, but it was {causes}")
     cause = next(iter(reported), causes[0] if causes else UNKNOWN)
-    told = life.expected(cause, earlier)
+    expected = life.expected(cause, earlier)
     checkpoints = lived.chapter.lanes[lane].checkpoints
     try:
-        for one in told:
+        for one in expected:
             _compare_rows(one, found)
-        for one in told:
-            _compare_session(one, found, earlier, {other.id: other for other in told})
+        for one in expected:
+            _compare_session(one, found, earlier, {other.id: other for other in expected})
             _compare_report(one, stream, found, checkpoints)
             _compare_hooks(lived, one, stream, found, checkpoints)
-        ids = {one.id for one in told}
+        ids = {one.id for one in expected}
         for of, id in [*found.reports, *found.hooks]:
             if of == stream and id not in ids:
-                return Violation("misreported", f"report or hook for {id!r}, never told of")
+                return Violation("misreported", f"report or hook for {id!r}, which was never sent")
     except Violation as violation:
         return violation
     return None
@@ -175,18 +172,19 @@ def _compare_rows(one: Expected, found: Found) -> None:
 
 
 def _compare_session(
-    one: Expected, found: Found, earlier: dict[str, Earlier], told: dict[str, Expected]
+    one: Expected, found: Found, earlier: dict[str, Earlier], expected: dict[str, Expected]
 ) -> None:
     row = found.sessions.get(one.id)
     if not one.exists:
         if row is not None:
-            raise Violation("misreported", f"{one.id}: a row for a session without a word")
+            raise Violation("misreported", f"{one.id}: a row for an empty session")
         return
     if row is None:
         raise Violation("lost", f"{one.id}: no row in sessions")
     parent = one.parent
-    if parent is not None and parent not in earlier and not told[parent].exists:
-        parent = None
+    # A session in which nothing was said has no row: its own parent takes its place.
+    while parent is not None and parent not in earlier and not expected[parent].exists:
+        parent = expected[parent].parent
     rows = found.rows.get(one.id, [])
     _equal(one.id, "end_reason", row["end_reason"], one.end_reason)
     _equal(one.id, "title", row["title"], one.title)
@@ -221,31 +219,36 @@ def _compare_report(one: Expected, stream: str, found: Found, checkpoints: bool)
 def _compare_hooks(
     lived: Lived, one: Expected, stream: str, found: Found, checkpoints: bool
 ) -> None:
-    """Run once; again only if a run was cut off, and then told so."""
+    """A hook runs once; again only if a run was cut off, and then the event says so."""
     ran = [event["extra"] for event in found.hooks.get((stream, one.id), [])]
     if not one.hook:
         if ran:
-            raise Violation("misreported", f"{one.id}: a hook ran that was not owed")
+            raise Violation("misreported", f"{one.id}: a hook ran that was not due")
         return
     if not ran:
         raise Violation("misreported", f"{one.id}: the hook did not run")
     attempts = [extra["attempt"] for extra in ran]
     if len(set(attempts)) != len(attempts):
         raise Violation("duplicated", f"{one.id}: hook attempts {attempts}")
-    who = ("recover", "supervisor", "heir", "start", "runner")
+    who = ("recover", "supervisor", "successor", "start", "runner")
     cuts = sum(n for name, n in lived.kills.items() if any(word in name for word in who))
     if max(attempts) > 1 + cuts:
         raise Violation("misreported", f"{one.id}: hook attempts {attempts} after {cuts} kills")
-    # A hook does not wait until a disk has room again.
+    # A hook does not wait until the disk has room again.
     exact = _at_most if checkpoints or any(lived.limited) else _equal
     for extra in ran:
         _equal(one.id, "repeated", extra["repeated"], extra["attempt"] > 1)
-        exact(one.id, "recovered, said to a hook", extra["recovered"]["messages"], one.inserted)
+        exact(
+            one.id,
+            "recovered, in the event of a hook",
+            extra["recovered"]["messages"],
+            one.inserted,
+        )
 
 
 def _at_most(id: str, what: str, have: int, want: int) -> None:
     if have > want:
-        raise Violation("misreported", f"{id}: {what} is {have!r}, must be {want!r} at the most")
+        raise Violation("misreported", f"{id}: {what} is {have!r}, must be at most {want!r}")
 
 
 def _equal(id: str, what: str, have: object, want: object) -> None:
@@ -264,14 +267,14 @@ def _nothing_left_over(world: World) -> None:
     runs = world.left_behind()
     sockets = os.path.join(world.runtime, "hermes-supervise")
     left = os.listdir(sockets) if os.path.isdir(sockets) else []
-    # Where every supervisor was killed before it made anything, there is no folder.
+    # There is no folder if every supervisor was killed before it made one.
     state = os.path.join(world.state, "hermes-supervise")
     names = os.listdir(state) if os.path.isdir(state) else []
-    ours = set(names) - {"runs", "reports", "hooks"}
+    unknown = set(names) - {"runs", "reports", "hooks"}
     hooks = world.hooks("waiting") + world.hooks("dead")
-    if runs or left or ours or hooks:
+    if runs or left or unknown or hooks:
         inside = {run: sorted(os.listdir(os.path.join(world.runs, run))) for run in runs}
-        what = f"runs {inside}, sockets {left}, hooks {hooks}, {ours}"
+        what = f"runs {inside}, sockets {left}, hooks {hooks}, {unknown}"
         raise Violation("misreported", f"left over: {what}")
 
 
@@ -312,7 +315,7 @@ def _read_database(world: World, found: Found) -> None:
 
 def _row(row: sqlite3.Row) -> Row:
     calls = tuple(call["id"] for call in json.loads(row["tool_calls"] or "[]"))
-    # Said while the agent lived, it means the same, in words that do not speak of a death.
+    # A checkpoint of a living agent writes the same with another text.
     content = RESULT_UNKNOWN if row["content"] == NOT_REPORTED else row["content"]
     return Row(
         row["role"], content, row["tool_call_id"], calls, row["finish_reason"],

@@ -1,6 +1,6 @@
-"""What a process has begun and what has returned, noted outside of everything that is tested.
+"""Records which calls a process has begun and which have returned, outside of what is tested.
 
-Never loses a note to a SIGKILL: the notes are in memory that the harness shares.
+Never loses a note to a SIGKILL: the notes are in memory that is shared with the harness.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ SLOTS = 8
 _WORDS = 16
 _STREAM = 8  # where, in words, the stream's name begins
 OPEN = 1 << 40
-"""A gate that nobody waits at."""
+"""A gate so far away that no process reaches it."""
 
 _PID, _GATE, _WAITING, _BEGUN, _RETURNED, _ACKED, _STARTED = range(7)
 
@@ -28,7 +28,7 @@ class Slot:
         self._bytes[:] = bytes(len(self._bytes))
         self._words[_GATE] = gate
 
-    # Noted by the process itself.
+    # Written by the process itself.
 
     def born(self) -> None:
         self._words[_PID] = os.getpid()
@@ -49,7 +49,7 @@ class Slot:
         start = _STREAM * 8
         self._bytes[start : start + 32] = stream.encode()
 
-    # Read, and the gate set, by the harness.
+    # Read by the harness, which also sets the gate.
 
     @property
     def pid(self) -> int:
@@ -69,7 +69,7 @@ class Slot:
 
     @property
     def waiting(self) -> int | None:
-        """The operation that it waits to be let into, if it waits."""
+        """The operation that the process waits to begin; None if it does not wait."""
         return self._words[_WAITING] - 1 if self._words[_WAITING] else None
 
     @property
@@ -87,10 +87,10 @@ class Slot:
 
 
 class Ledger:
-    """Slots for every process of a chapter, in a file so that a real interpreter finds them.
+    """Slots for every process of a chapter, in a file that a separate interpreter can open.
 
-    One for the whole life of a worker: a mapping that is freed closes its descriptor, and in a
-    forked process that number would be another file's by then.
+    A worker uses one ledger all the time: freeing a mapping closes its descriptor, and in a forked
+    process that descriptor number may belong to another file by then.
     """
 
     def __init__(self, path: str) -> None:

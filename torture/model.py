@@ -1,7 +1,7 @@
-"""What must be in state.db, reports and hooks after a death, worked out beside the product.
+"""The model: what state.db, reports and hooks must contain after a death.
 
-Never looks at a frame, a journal or the code that replays them: a life is a list of steps, each
-of which has happened or has not, and a dead process has got as far as one of them.
+Never looks at frames, journals or the code that replays them. To the model a process is a list of
+steps, of which a dead process has completed the first few.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hermes_supervise.supervisor.recovery.reconcile import NEVER_STARTED, RESULT_UNKNOWN
+from hermes_supervise.supervisor.process.cause import Cause
+from hermes_supervise.supervisor.statedb.reconcile import NEVER_STARTED, RESULT_UNKNOWN
 
 Step = tuple[Any, ...]
 """Kind, handle of the conversation, and whatever the kind needs."""
 
 INTERRUPTED, EXITED = "interrupted", "exited"
-KILLED, UNKNOWN = "killed by SIGKILL", "ended, how is not known"
+KILLED, UNKNOWN = str(Cause(signal=9)), str(Cause())
 
 
 @dataclass(frozen=True)
 class Row:
-    """A message as it is compared: every column that recovery or the agent fills."""
+    """A message as it is compared: every column that recovery or the agent writes."""
 
     role: str
     content: str | None
@@ -35,7 +36,7 @@ class Row:
 class Call:
     id: str
     item: str
-    """The uid of the message that made it."""
+    """The uid of the message that contains the call."""
     started: bool = False
     result: str | None = None
 
@@ -53,8 +54,8 @@ class Earlier:
 @dataclass
 class Conversation:
     id: str
-    keeper: bool = False
-    """The agent stores what it says itself, sooner or later."""
+    self_storing: bool = False
+    """The agent stores its messages itself, sooner or later."""
     items: list[tuple[str, Row]] = field(default_factory=list)
     partial: set[str] = field(default_factory=set)
     streamed: str = ""
@@ -68,23 +69,25 @@ class Conversation:
     fired: bool = False
     parent: str | None = None
     continues: bool = False
-    """Something was said before it was rotated into being."""
-    told: bool = False
-    """It was announced: what its agent only stored is nobody's business."""
+    """It continues a session that had messages."""
+    takes_turns: bool = False
+    """A turn was begun in it: it was used, also if no message came of it."""
+    announced: bool = False
+    """The agent sent it. A session that the agent only stored is not ours to finish."""
     # What the agent itself has put into state.db.
     row: bool = False
     row_ended: str | None = None
     row_parent: str | None = None
     kept: list[Row] = field(default_factory=list)
-    """Rows of a rewritten transcript, which nothing told matches."""
+    """Rows of a rewritten transcript, which match no message that was sent."""
     stored: int = 0
     silent: bool = False
-    """It stored something without saying so."""
+    """It stored messages without a `settled` record."""
 
 
 @dataclass
 class Expected:
-    """What a death at one certain moment must have led to, for one session."""
+    """What a death at a certain moment must have led to, for one session."""
 
     id: str
     rows: list[Row]
@@ -101,7 +104,7 @@ class Expected:
 
 
 class Life:
-    """One process: its conversations by handle, moved along step by step."""
+    """One process and its conversations by handle, advanced step by step."""
 
     def __init__(self) -> None:
         self.live: dict[int, Conversation] = {}
@@ -118,12 +121,12 @@ class Life:
             self.said_bye, self.spoke = False, True
         getattr(self, "_" + kind)(self.live.get(on) or Conversation(""), on, *rest)
 
-    # -- told ------------------------------------------------------------------------------
+    # -- sent by the agent -----------------------------------------------------------------
 
-    def _session(self, at: Conversation, on: int, id: str, keeper: bool, parent: str) -> None:
+    def _session(self, at: Conversation, on: int, id: str, self_storing: bool, parent: str) -> None:
         if on not in self.live:
-            self._begin(on, Conversation(id, keeper))
-        self.live[on].parent, self.live[on].told = parent or None, True
+            self._begin(on, Conversation(id, self_storing))
+        self.live[on].parent, self.live[on].announced = parent or None, True
 
     def _user(self, at: Conversation, on: int, uid: str, text: str) -> None:
         self._break_off(at, uid)
@@ -156,7 +159,7 @@ class Life:
         at.busy = bool(calls)
 
     def _again(self, at: Conversation, on: int, uid: str, text: str) -> None:
-        """A message without calls, put right where it stands."""
+        """Correct a message without calls, in its place."""
         for index, (known, row) in enumerate(at.items):
             if known == uid:
                 at.items[index] = uid, Row(row.role, text)
@@ -185,7 +188,7 @@ class Life:
     def _turn(self, at: Conversation, on: int, phase: str) -> None:
         at.busy = phase == "start"
         if phase == "start":
-            at.fired, at.ended = False, None
+            at.fired, at.ended, at.takes_turns = False, None, True
 
     def _title(self, at: Conversation, on: int, title: str) -> None:
         at.title = title
@@ -197,8 +200,11 @@ class Life:
         at.ended, at.busy = at.ended or reason, False
 
     def _rotated(self, at: Conversation, on: int, new: str) -> None:
-        after = Conversation(new, at.keeper, parent=at.id, busy=at.busy, announces=at.announces)
-        after.told = True
+        after = Conversation(
+            new, at.self_storing, parent=at.id, busy=at.busy, announces=at.announces,
+            takes_turns=at.takes_turns,
+        )  # fmt: skip
+        after.announced = True
         after.continues = bool(at.items) or at.continues or bool(at.kept)
         after.streamed, after.thought, at.streamed, at.thought = at.streamed, at.thought, "", ""
         at.ended, at.rotated = at.ended or "compression", True
@@ -212,9 +218,11 @@ class Life:
 
     # -- done by the agent to state.db -------------------------------------------------------
 
-    def _db_session(self, at: Conversation, on: int, id: str, keeper: bool, parent: str) -> None:
+    def _db_session(
+        self, at: Conversation, on: int, id: str, self_storing: bool, parent: str
+    ) -> None:
         if on not in self.live:
-            self._begin(on, Conversation(id, keeper))
+            self._begin(on, Conversation(id, self_storing))
         self.live[on].row, self.live[on].row_parent = True, parent or None
 
     def _db_rotated(self, at: Conversation, on: int, old: str) -> None:
@@ -237,15 +245,15 @@ class Life:
         self.live[on] = conversation
         self.every.append(conversation)
 
-    # -- what follows --------------------------------------------------------------------------
+    # -- what must follow ----------------------------------------------------------------------
 
     def expected(self, cause: str, earlier: dict[str, Earlier]) -> list[Expected]:
-        return [self._after(one, cause, earlier.get(one.id)) for one in self.every if one.told]
+        return [self._after(one, cause, earlier.get(one.id)) for one in self.every if one.announced]
 
     def _after(self, at: Conversation, cause: str, earlier: Earlier | None) -> Expected:
-        told, unknown, never, characters = transcript(at)
+        rows, unknown, never, characters = transcript(at)
         before = (earlier.rows if earlier else []) + at.kept
-        inserted = len(told) - at.stored
+        inserted = len(rows) - at.stored
         if at.rotated:
             outcome, reason = "continued as another", "compression"
         elif at.ended is not None:
@@ -254,24 +262,24 @@ class Life:
             outcome = reason = decided(cause, said_bye=self.said_bye, busy=at.busy)
         exists = bool(earlier or at.row or inserted)
         ended_before = at.row_ended or (earlier.ended if earlier else None)
-        reopened = bool(earlier and inserted and not at.row_ended)
-        ours = exists and (ended_before is None or reopened)
+        reopened = bool(earlier and (inserted or at.takes_turns) and not at.row_ended)
+        we_end_it = exists and (ended_before is None or reopened)
         if not exists:
             if outcome != INTERRUPTED or not at.continues:
                 outcome = "empty"
-        elif not ours and outcome in (INTERRUPTED, EXITED):
+        elif not we_end_it and outcome in (INTERRUPTED, EXITED):
             outcome = "ended by the agent"
         title = earlier.title if earlier and earlier.title else at.title
         parent = earlier.parent if earlier else at.row_parent if at.row else at.parent
         return Expected(
-            at.id, before + told, outcome, reason if ours else ended_before, exists,
+            at.id, before + rows, outcome, reason if we_end_it else ended_before, exists,
             title if exists else None, parent, outcome == INTERRUPTED and not at.fired,
             inserted, unknown, never, characters,
         )  # fmt: skip
 
 
 def decided(cause: str, *, said_bye: bool, busy: bool) -> str:
-    """What a death means for a session that was open."""
+    """The outcome of a death for an open session."""
     if cause == "exited with code 0":
         return INTERRUPTED if busy and not said_bye else EXITED
     if cause in (KILLED, UNKNOWN):
@@ -280,8 +288,8 @@ def decided(cause: str, *, said_bye: bool, busy: bool) -> str:
 
 
 def transcript(at: Conversation) -> tuple[list[Row], int, int, int]:
-    """What was said, every call answered, what was streamed last; and of it, how many calls are
-    of unknown effect, how many never began, and how many characters are of broken off replies."""
+    """All messages with every call answered, and the reply in progress; also how many calls have an
+    unknown effect, how many never started, and how many characters belong to partial replies."""
     rows: list[Row] = []
     waiting: list[Call] = []
     unknown = never = characters = 0

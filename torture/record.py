@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from figures.pages import with_part
+
 from .campaign import Tally, Wanted
 from .judge import CATEGORIES
 
@@ -23,8 +25,8 @@ END = "<!-- campaign: end -->"
 
 def of(wanted: Wanted, total: Tally) -> dict[str, Any]:
     found = dict.fromkeys(CATEGORIES, 0)
-    for one in total.violations:
-        found[one["category"]] += 1
+    for violation in total.violations:
+        found[violation["category"]] += 1
     return {
         "at": time.strftime("%Y-%m-%d"),
         "machine": f"{platform.machine()}, {os.cpu_count()} processors, "
@@ -34,6 +36,7 @@ def of(wanted: Wanted, total: Tally) -> dict[str, Any]:
         "workers": wanted.jobs,
         "scenarios": total.scenarios,
         "through the command line": total.real,
+        "of the wider campaign": total.wide,
         "processes": total.processes,
         "messages": total.messages,
         "kills": dict(sorted(total.kills.items())),
@@ -45,6 +48,7 @@ def render(record: dict[str, Any]) -> str:
     """The part of the page between the marks."""
     deaths = sum(record["kills"].values())
     rate = deaths / max(1, record["seconds"])
+    wide = record.get("of the wider campaign", 0)
     lines = [
         f"{record['at']}, {record['machine']}; seed `{record['seed']}`, "
         f"{record['workers']} workers.",
@@ -54,6 +58,7 @@ def render(record: dict[str, Any]) -> str:
         f"| seconds | {record['seconds']:,} |",
         f"| scenarios | {record['scenarios']:,} |",
         f"| of them through the command line | {record['through the command line']:,} |",
+        *([f"| of the wider campaign | {wide:,} |"] if wide else []),
         f"| agents | {record['processes']:,} |",
         f"| messages compared | {record['messages']:,} |",
         f"| processes killed with SIGKILL | **{deaths:,}** ({rate:.0f} a second) |",
@@ -64,10 +69,8 @@ def render(record: dict[str, Any]) -> str:
 
 
 def replaced(page: str, record: dict[str, Any]) -> str:
-    """The page with the part between its marks made anew."""
-    head, _, rest = page.partition(BEGIN)
-    _, _, tail = rest.partition(END)
-    return f"{head}{BEGIN}\n{render(record)}{END}{tail}"
+    """The page with the part between its marks replaced."""
+    return with_part(page, BEGIN, END, render(record))
 
 
 def write(record: dict[str, Any]) -> None:

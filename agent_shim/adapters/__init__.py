@@ -1,1 +1,1 @@
-"""Agents that are followed without a change to them: one module each, loaded when it is met."""
+"""Adapters for unmodified agents: one module each, loaded when the agent is imported."""

@@ -8,14 +8,16 @@ with the interpreter, the environment and the folder of the process that died.
 On standard input, a JSON object:
 
     owed            [[hook name, keyword arguments], …] in the order they are to run
+    cut_off         those of them that the dead process had begun to run
     shell_hooks     whether this process ran shell hooks at all
+    webhooks        whether it called webhooks
     session, platform, db, timeout
     parent          who started us: with it gone, so are we, and what is left is run again
     ledger, key     the file to note in what was begun and what ended, and under which name
 
-Each callback runs in a fork of its own with a time limit: one that hangs, floods, forks or
-kills its process group costs only itself. Begun and ended are noted one by one, so that a
-run that was cut off, or in which one failed, repeats only those, and tells them so.
+Each callback runs in a fork of its own with a time limit: one that hangs, floods, forks or kills
+its process group costs only itself. Begun and ended are noted one by one, so that a run that was
+cut off, or in which one failed, repeats only those, with `attempt` in their arguments.
 """
 
 from __future__ import annotations
@@ -34,28 +36,52 @@ _NOTHING_TO_DO = 3
 _KEPT = 2048
 _WENT_WELL = ("ok", "nothing to do")
 _PR_SET_PDEATHSIG = 1
+_WEBHOOKS = "agent.outbound_webhooks"
 
 
 def main() -> int:
+    _prepare_imports()
     asked = json.load(sys.stdin)
     _end_with(int(asked["parent"]))
-    manager = _load_plugins(shell_hooks=bool(asked["shell_hooks"]))
+    manager = _load_plugins(
+        shell_hooks=bool(asked["shell_hooks"]), webhooks=bool(asked.get("webhooks"))
+    )
     run = Runner(asked)
     for name, arguments in asked["owed"]:
+        before = 1 if name in asked.get("cut_off", ()) else 0
         if name == "on_session_finalize":
             run.once("memory provider", lambda attempt: _tell_memory(asked))
             run.once("context engine", lambda attempt: _tell_context_engine(asked))
         arguments = {**_constants(), **arguments}
         callbacks = getattr(manager, "_hooks", None)
         if not isinstance(callbacks, dict):  # a release that keeps them elsewhere: all as one
-            run.once(name, lambda attempt, n=name, a=arguments: manager.invoke_hook(n, **a))
+            work = lambda attempt, n=name, a=arguments: manager.invoke_hook(n, **a)  # noqa: E731
+            run.once(name, work, before)
             continue
         for callback in list(callbacks.get(name, ())):
             run.once(
                 f"{name} of {_whose(callback)}",
                 lambda attempt, c=callback, a=arguments: _call(c, {**a, "attempt": attempt}),
+                before,
             )
     return 1 if run.failed else 0
+
+
+def _prepare_imports() -> None:
+    """From 0.21 on, Hermes' interpreter has none of its packages before this module is imported.
+    Nothing is to be installed or updated here; without that Hermes starts no process of its own."""
+    name = "HERMES_DISABLE_LAZY_INSTALLS"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        import hermes_bootstrap  # noqa: F401
+    except ImportError:
+        pass
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def _constants() -> dict[str, object]:
@@ -69,6 +95,8 @@ def _constants() -> dict[str, object]:
 def _whose(callback) -> str:
     """A name that is the same in every run: where it is defined, and what it is called."""
     where = getattr(callback, "__module__", None) or "?"
+    if where == _WEBHOOKS:  # its name has the address in it, and that may have a key in it
+        return f"{where}.outbound_webhook"
     return f"{where}.{getattr(callback, '__qualname__', type(callback).__qualname__)}"
 
 
@@ -76,16 +104,29 @@ def _call(callback, arguments: dict[str, object]) -> None:
     """With what it accepts: a strict signature does not fail for what it does not know."""
     try:
         parameters = inspect.signature(callback).parameters.values()
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, NameError):  # NameError: an annotation, from Python 3.14 on
         parameters = None
     if parameters is not None and not any(one.kind is one.VAR_KEYWORD for one in parameters):
         named = {one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY}
         arguments = {name: value for name, value in arguments.items() if name in named}
-    callback(**arguments)
+    result = callback(**arguments)
+    if inspect.isawaitable(result):
+        import asyncio  # only where a plugin has coroutine functions
+
+        asyncio.run(_awaited(result))
+    webhooks = sys.modules.get(_WEBHOOKS)
+    if getattr(callback, "__module__", None) == _WEBHOOKS and hasattr(webhooks, "flush"):
+        # It is sent by a thread, which goes with this process. The runner has the time limit.
+        webhooks.flush(timeout=3600.0)
 
 
-def _load_plugins(*, shell_hooks: bool):
-    """As Hermes itself does when it starts: environment file, plugins, approved shell hooks."""
+async def _awaited(result) -> None:
+    await result
+
+
+def _load_plugins(*, shell_hooks: bool, webhooks: bool):
+    """As Hermes itself does when it starts: environment file, plugins, approved shell hooks,
+    webhooks."""
     try:
         from hermes_cli.env_loader import load_hermes_dotenv
 
@@ -103,11 +144,19 @@ def _load_plugins(*, shell_hooks: bool):
             register_from_config(load_config(), accept_hooks=False)
         except Exception as error:
             _say("shell hooks", f"failed: {type(error).__name__}")
+    if webhooks:
+        try:
+            from agent.outbound_webhooks import register_from_config as register_webhooks
+            from hermes_cli.config import load_config
+
+            register_webhooks(load_config())
+        except Exception as error:
+            _say("webhooks", f"failed: {type(error).__name__}")
     return get_plugin_manager()
 
 
 def _messages(asked: dict[str, object]) -> list[object]:
-    from pathlib import Path
+    from pathlib import Path  # Hermes has loaded it by now
 
     from hermes_state import SessionDB
 
@@ -198,12 +247,13 @@ class Runner:
         elif "outcome" not in noted:
             self._begun[noted["hook"]] = self._begun.get(noted["hook"], 0) + 1
 
-    def once(self, what: str, work) -> None:
+    def once(self, what: str, work, before: int = 0) -> None:
+        """`before`: how often it had begun in the process that died."""
         number = self._namesakes[what] = self._namesakes.get(what, 0) + 1
         key = f"{self._key}:{what}" + (f"#{number}" if number > 1 else "")
         if key in self._ended:
             return
-        attempt = self._begun.get(key, 0) + 1
+        attempt = before + self._begun.get(key, 0) + 1
         self._note(hook=key, command=what, attempt=attempt, at=time.time())
         outcome, output = _isolated(self._timeout, lambda: work(attempt))
         self._note(hook=key, command=what, attempt=attempt, outcome=outcome, output="")

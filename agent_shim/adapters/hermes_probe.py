@@ -1,12 +1,13 @@
 # mypy: ignore-errors
-"""Tells, from inside an agent's own interpreter, whether we get in there and what holds.
+"""Finds out, inside an agent's own interpreter, whether the shim gets in and what it captures.
 
 Never starts an agent, and touches nothing of the user's: Hermes, which makes its folders when
 it is imported, is given one that is thrown away. A script, started by its path with the
 environment that a supervised agent would have.
 
 On standard input a JSON object: `hermes` (whether to import it), `home` (the user's own Hermes
-home, to be asked about, not used) and `folder` (of the entry point). The answer is JSON, too.
+home, to be asked about, not used), `scratch` (the home to use), `folder` (of the entry point) and
+`bootstrapped` (Hermes' own bootstrap has run before us, with the user's home). The answer is JSON.
 """
 
 from __future__ import annotations
@@ -16,43 +17,43 @@ import os
 import sys
 
 _ADAPTER = "_hermes_supervise.agent_shim.adapters.hermes"
-_CLASSES = {
-    "AIAgent": "run_agent",
-    "SessionDB": "hermes_state",
-    "PluginManager": "hermes_cli.plugins",
-}
+_MODULES = ("run_agent", "hermes_state", "hermes_cli.plugins")
 
 
 def main() -> None:
     asked = json.load(sys.stdin)
     answer = os.dup(1)
     os.dup2(2, 1)  # what an import prints is no answer
-    if not getattr(sys.flags, "safe_path", False):
+    if asked["bootstrapped"]:
+        os.environ["HERMES_HOME"] = asked["scratch"]
+    elif not getattr(sys.flags, "safe_path", False):
         sys.path[0] = asked["folder"]
-    told = {
+    facts = {
         "python": ".".join(map(str, sys.version_info[:3])),
-        "shim": any(type(finder).__name__ == "_Herald" for finder in sys.meta_path),
+        "shim": any(type(finder).__name__ == "_ImportHook" for finder in sys.meta_path),
         "sdk": _imports("hermes_supervise.agent_shim") is None,
         "sqlite": None,
     }
     try:
-        import sqlite3
+        import sqlite3  # it may be missing in that Python
 
-        told["sqlite"] = sqlite3.sqlite_version
+        facts["sqlite"] = sqlite3.sqlite_version
     except ImportError:
         pass
     if asked["hermes"]:
-        told.update(_hermes(asked["home"]))
-    os.write(answer, json.dumps(told).encode())
+        facts.update(_hermes(asked["home"]))
+    os.write(answer, json.dumps(facts).encode())
     os._exit(0)  # whatever threads Hermes may have started
 
 
 def _hermes(home: str) -> dict[str, object]:
-    errors = {module: _imports(module) for module in _CLASSES.values()}
+    errors = {module: _imports(module) for module in _MODULES}
     return {
         "errors": {module: error for module, error in errors.items() if error is not None},
         "version": _version(),
+        "files": _files(),
         "seams": _seams(),
+        "capabilities": _capabilities(),
         "container": _container(home),
     }
 
@@ -66,30 +67,39 @@ def _imports(module: str) -> str | None:
     return None
 
 
+def _files() -> list[str]:
+    """What changes when this Hermes is replaced by another."""
+    found = {sys.executable}
+    for module in (*_MODULES, "hermes_cli"):
+        if getattr(sys.modules.get(module), "__file__", None):
+            found.add(os.path.abspath(sys.modules[module].__file__))
+    return sorted(found)
+
+
 def _version() -> str | None:
     try:
-        from importlib.metadata import version
+        from importlib.metadata import version  # start-up: only if Hermes names no version
 
         return version("hermes-agent")
     except Exception:
-        return None
+        return getattr(sys.modules.get("hermes_cli"), "__version__", None)
 
 
 def _seams() -> list[list[object]]:
-    """[name, what it is to us] of every method that is tapped: holds, missing, or not needed."""
+    """[name, what it is to us] of every method that is tapped: holds, or not in this release."""
     adapter = sys.modules.get(_ADAPTER)
     if adapter is None:
         return []
-    found = []
-    optional = adapter._AFTER_WHERE_THERE
-    for table in (adapter._AROUND, adapter._BEFORE, adapter._AFTER, optional):
-        for kind, methods in table.items():
-            owner = getattr(sys.modules.get(_CLASSES[kind]), kind, None)
-            for name in methods:
-                tapped = hasattr(getattr(owner, "__dict__", {}).get(name), "__wrapped__")
-                otherwise = "not in this release" if table is optional else "missing"
-                found.append([f"{kind}.{name}", "holds" if tapped else otherwise])
-    return found
+    held = adapter.CAPABILITIES
+    return [
+        [name, "holds" if held.is_tapped(name) else "not in this release"] for name in adapter.TAPS
+    ]
+
+
+def _capabilities() -> dict[str, str | None]:
+    """What is captured, and by which methods; None: not at all."""
+    adapter = sys.modules.get(_ADAPTER)
+    return {} if adapter is None else adapter.CAPABILITIES.held()
 
 
 def _container(home: str) -> str | None:
@@ -97,7 +107,7 @@ def _container(home: str) -> str | None:
     before = os.environ.get("HERMES_HOME")
     os.environ["HERMES_HOME"] = home
     try:
-        from hermes_cli.config import get_container_exec_info
+        from hermes_cli.config import get_container_exec_info  # it is in newer releases only
 
         info = get_container_exec_info()
         return str(info["container_name"]) if info else None

@@ -20,18 +20,21 @@ _KNOWN = {
     "run_agent": "hermes",
     "hermes_state": "hermes",
     "hermes_cli.plugins": "hermes",
-    "tui_gateway.host_supervisor": "hermes",
+    # What the model SDKs of Python are built on.
+    "httpx": "model_http",
+    "httpx2": "model_http",
 }
 # What a process imports early if it is a Hermes at all, whatever it is asked to do.
-_SIGNS = ("hermes_cli", "run_agent", "acp_adapter", "tui_gateway")
+_SIGNS = ("hermes_bootstrap", "hermes_cli", "run_agent", "acp_adapter", "tui_gateway")
 
 
-class _Herald(object):
-    """Says when a known agent's module has been loaded. Finds nothing itself."""
+class _ImportHook(object):
+    """Loads the adapter when a known agent's module has been loaded. Finds no module itself."""
 
     def find_spec(self, name, path=None, target=None):
         if name in _SIGNS:
             _leave_a_sign()
+            _watch_children()
         if name not in _KNOWN:
             return None
         for finder in sys.meta_path:
@@ -46,11 +49,22 @@ class _Herald(object):
 
 
 def _leave_a_sign():
-    """For the supervisor, which else could not tell a Hermes that had nothing to say from one
-    that we could not get into."""
+    """For the supervisor, which could not distinguish a Hermes that sent nothing from a Hermes that
+    the shim did not get into."""
     try:
         sign = os.path.join(os.environ["HERMES_SUPERVISE_SPOOL"], "reached")
         os.close(os.open(sign, os.O_CREAT | os.O_WRONLY, 0o600))
+    except Exception:
+        pass
+
+
+def _watch_children():
+    """A Hermes may start another Hermes in a way that loses the shim."""
+    try:
+        name = "_hermes_supervise.agent_shim.adapters.hermes_children"
+        if name not in sys.modules:
+            __import__(name)
+            sys.modules[name].watch()
     except Exception:
         pass
 
@@ -89,13 +103,27 @@ class _LastResort(object):
         return spec
 
 
+def _put_back():
+    """An agent that was to start in isolation must not find what stands in for that
+    (ipc/isolation.py), but the variables that it would have found."""
+    moved = os.environ.pop("HERMES_SUPERVISE_PYTHON", None)
+    if moved is None:
+        return
+    for name in ("PYTHONPATH", "PYTHONSAFEPATH", "PYTHONNOUSERSITE"):
+        os.environ.pop(name, None)
+    for variable in moved.split("\x1f"):
+        name, _, value = variable.partition("=")
+        if name:
+            os.environ[name] = value.replace("%1F", "\x1f").replace("%25", "%")
+
+
 def _step_aside():
     here = __file__.replace("\\", "/").rpartition("/")[0]
     sys.path[:] = [entry for entry in sys.path if entry.rstrip("/\\") != here]
     if sys.version_info >= (3, 8):
         sys.meta_path.append(_LastResort(here.rpartition("/")[0].rpartition("/")[0]))
         if os.environ.get("HERMES_SUPERVISE_SOCKET") and os.environ.get("HERMES_SUPERVISE") != "0":
-            sys.meta_path.insert(0, _Herald())
+            sys.meta_path.insert(0, _ImportHook())
 
 
 def _run_the_shadowed_one():
@@ -110,6 +138,7 @@ def _run_the_shadowed_one():
 
 
 try:
+    _put_back()
     _step_aside()
 except Exception:
     pass

@@ -1,7 +1,7 @@
-"""Hermes' own code, timed: hermes_turn.py ANSWER MODEL DELTAS MESSAGES TURNS.
+"""Measures Hermes' own code: hermes_turn.py ANSWER MODEL DELTAS MESSAGES TURNS.
 
-In turns with our taps and with Hermes' own methods in their place, in one process: from one
-process to the next all of this differs by more than we add.
+Alternates between our taps and Hermes' own methods in one process, because two processes differ
+from each other by more than the taps add.
 """
 
 import json
@@ -39,7 +39,7 @@ assert taps, "not supervised"
 
 
 def in_turns(count, work):
-    """Milliseconds each, without and with the taps; the first of each is to get warm."""
+    """Milliseconds each, without and with the taps; the first of each is a warm-up."""
     found = {"without": [], "with": []}
     for number in range(count):
         tapped = number % 4 in (0, 3)

@@ -1,4 +1,4 @@
-"""Writes the journal of a process that is dead: journal.py ANSWER N SIZE [KIND]."""
+"""Writes the journal of a dead process: journal.py ANSWER N SIZE [KIND]."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from hermes_supervise.ipc import frames, records
-from hermes_supervise.supervisor.journal import SEGMENT_BYTES, segment_name
+from hermes_supervise.supervisor.storage.journal import SEGMENT_BYTES, segment_name
 from texts import Texts
 
 answer, count, letters = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -23,7 +23,7 @@ with open(os.path.join(folder, "run.json"), "w") as file:
     json.dump({"boot": "another", "db": os.path.join(os.environ["HERMES_HOME"], "state.db")}, file)
 
 
-def told():
+def chat_records():
     began = time.time()
     yield {"kind": "session", "session": "chat", "source": "cli", "at": began}
     for number in range(count):
@@ -34,7 +34,7 @@ def told():
 
 
 number, size = 0, SEGMENT_BYTES
-for seq, record in enumerate(told(), 1):
+for seq, record in enumerate(chat_records(), 1):
     if size >= SEGMENT_BYTES:
         number, size = number + 1, 0
         with open(os.path.join(folder, segment_name(stream, number)), "wb") as file:

@@ -1,10 +1,10 @@
-"""Many of a thing, timed at the beginning and at the end.
+"""Many sessions, processes or records, measured part by part.
 
 many.py ANSWER PARTS sessions N    one process, N sessions, each streams in turn
-many.py ANSWER PARTS clients N     N processes, each a session
-many.py ANSWER PARTS journal MIB   one session that says so much and settles nothing
+many.py ANSWER PARTS clients N     N processes with one session each
+many.py ANSWER PARTS journal MIB   one session that sends that much and settles nothing
 
-The work is done in so many parts, and each is timed.
+The work is divided into PARTS, and each part is measured.
 """
 
 import json
@@ -27,7 +27,7 @@ def cpu():
 
 
 def cpu_at_rest():
-    """What it still has to read, to look for and to sync a second later belongs to this part."""
+    """The supervisor's time once it is idle: what it still reads and syncs belongs to this part."""
     before = None
     while (now := cpu()) != before:
         before = now
@@ -36,7 +36,7 @@ def cpu_at_rest():
 
 
 def timed(step):
-    """Of the first and of the last part of the work: µs a record, here and in the supervisor."""
+    """Microseconds for each record, here and in the supervisor, in the first and the last third."""
     agent, supervisor = [], []
     for _ in range(parts):
         start, burnt = time.perf_counter_ns(), cpu()
@@ -47,7 +47,7 @@ def timed(step):
 
 
 def ends(took):
-    """Of the first and of the last third the median: one alone may have met with anything."""
+    """The medians of the first and of the last third; a single part could be an outlier."""
     third = max(1, parts // 3)
     return [statistics.median(took[:third]), statistics.median(took[-third:])]
 

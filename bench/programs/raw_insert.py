@@ -1,6 +1,6 @@
-"""The same rows by apsw alone, in one transaction: raw_insert.py ANSWER DB N SIZE.
+"""Inserts the same rows with apsw alone, in one transaction: raw_insert.py ANSWER DB N SIZE.
 
-Without tables in the file, they are ours.
+A file without tables gets those of the product.
 """
 
 import json
@@ -10,7 +10,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import apsw
-from hermes_supervise.supervisor.recovery import schema
+from hermes_supervise.supervisor.statedb import schema
 from texts import Texts
 
 answer, path, count, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

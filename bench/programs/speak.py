@@ -1,11 +1,11 @@
-"""An agent that speaks, and times it: through our SDK, or over the barest line there can be.
+"""An agent that sends and measures it: through our SDK, or over a minimal socket.
 
-    speak.py ANSWER ours|raw|coalesced|nothing hot N ROUNDS
-    speak.py ANSWER ours|raw|coalesced|nothing rate PER_SECOND SECONDS
-    speak.py ANSWER ours|raw|nothing message|acknowledged N SIZE
+    speak.py ANSWER product|raw|coalesced|nothing hot N ROUNDS
+    speak.py ANSWER product|raw|coalesced|nothing rate PER_SECOND SECONDS
+    speak.py ANSWER product|raw|nothing message|acknowledged N SIZE
 
-`raw` sends one frame a delta to a process that appends it to a file; `coalesced` puts what
-comes within 20 ms into one. Neither could be recovered from: they are the floors.
+`raw` sends one frame for each delta to a process that appends it to a file; `coalesced` joins the
+deltas of 20 ms into one frame. Nothing could be recovered from either: they are the lower bounds.
 """
 
 import json
@@ -22,7 +22,7 @@ from texts import Texts
 WORDS = "some twenty letters "
 
 
-class Ours:
+class Product:
     def __init__(self):
         from hermes_supervise.agent_shim import session
 
@@ -42,13 +42,13 @@ class Ours:
 
 
 class Raw:
-    """Length, number, check and text to a process that appends them and acknowledges."""
+    """Sends length, number, checksum and text to a process that appends and acknowledges them."""
 
     def __init__(self):
-        self._line, other = socket.socketpair()
+        self._socket, other = socket.socketpair()
         self._pid = os.fork()
         if self._pid == 0:
-            self._line.close()
+            self._socket.close()
             self._receive(other)
         other.close()
         self._number = 0
@@ -69,13 +69,13 @@ class Raw:
     def _send(self, data):
         self._number += 1
         check = zlib.crc32(data)
-        self._line.sendall(struct.pack("<IQI", len(data), self._number, check) + data)
+        self._socket.sendall(struct.pack("<IQI", len(data), self._number, check) + data)
 
     def delta(self, text):
         self._send(text.encode())
         if self._number % 16 == 0:
             try:
-                self._line.recv(65536, socket.MSG_DONTWAIT)
+                self._socket.recv(65536, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 pass
 
@@ -83,7 +83,7 @@ class Raw:
         self._send(json.dumps({"role": "assistant", "content": text}).encode())
 
     def acknowledged(self):
-        return bool(self._line.recv(65536))
+        return bool(self._socket.recv(65536))
 
     def receiver(self):
         return self._pid
@@ -120,8 +120,8 @@ def cpu_of(pid):
         return int(file.read().split()[0]) / 1e9
 
 
-def hot(speaker, count, rounds):
-    delta = speaker.delta
+def hot(sender, count, rounds):
+    delta = sender.delta
     found = []
     for _ in range(rounds):
         start = time.perf_counter_ns()
@@ -133,7 +133,7 @@ def hot(speaker, count, rounds):
 
 
 def pace(delta, per_second, seconds):
-    """Percent of a core that a loop at this pace takes."""
+    """The share of a core, in percent, that a loop at this rate uses."""
     step = 1 / per_second
     before = time.process_time()
     start = due = time.monotonic()
@@ -146,43 +146,43 @@ def pace(delta, per_second, seconds):
     return (time.process_time() - before) / (time.monotonic() - start) * 100
 
 
-def rate(speaker, per_second, seconds):
-    """Speaking and silent in turns of a second each, which is as long as a word may lie with us:
-    what each turn of speaking takes more than the silence behind it. What the receiver has to do
-    after a word is in the silence."""
-    receiver = speaker.receiver()
-    time.sleep(1.2)  # what the start left to do is done
+def rate(sender, per_second, seconds):
+    """Sends for a second, then pauses for a second, in turns. The result is how much more a second
+    of sending uses than the pause after it. A record is read within a second, so what the
+    receiver still has to do falls into the pause."""
+    receiver = sender.receiver()
+    time.sleep(1.2)  # let the work of the start finish
     agent, loop = [], []
     other = cpu_of(receiver)
     for _ in range(int(seconds)):
-        spoke = pace(speaker.delta, per_second, 1)
+        sending = pace(sender.delta, per_second, 1)
         loop.append(pace(Nothing().delta, per_second, 1))
-        agent.append(spoke - loop[-1])
+        agent.append(sending - loop[-1])
     return {"agent": agent, "loop": loop, "receiver": [(cpu_of(receiver) - other) / seconds * 100]}
 
 
-def messages(speaker, count, size, acknowledged):
+def messages(sender, count, size, acknowledged):
     texts = Texts()
     found = []
     for number in range(count):
         text = texts(number, size)
         start = time.perf_counter_ns()
-        speaker.message(text)
+        sender.message(text)
         if acknowledged:
-            assert speaker.acknowledged()
+            assert sender.acknowledged()
         found.append((time.perf_counter_ns() - start) / 1e3)
     return found
 
 
 def main():
     answer, who, what, first, second = sys.argv[1:6]
-    speaker = {"ours": Ours, "raw": Raw, "coalesced": Coalesced, "nothing": Nothing}[who]()
+    sender = {"product": Product, "raw": Raw, "coalesced": Coalesced, "nothing": Nothing}[who]()
     if what == "hot":
-        found = hot(speaker, int(first), int(second))
+        found = hot(sender, int(first), int(second))
     elif what == "rate":
-        found = rate(speaker, float(first), float(second))
+        found = rate(sender, float(first), float(second))
     else:
-        found = messages(speaker, int(first), int(second), what == "acknowledged")
+        found = messages(sender, int(first), int(second), what == "acknowledged")
     with open(answer, "w") as file:
         json.dump(found, file)
 

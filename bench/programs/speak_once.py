@@ -1,4 +1,4 @@
-"""An agent that says one thing and then waits for ever."""
+"""An agent that sends one message and then waits for ever."""
 
 import signal
 import sys

@@ -1,6 +1,6 @@
-"""Starts a command in turns with and without our variables: starts.py ANSWER TURNS COMMAND…
+"""Starts a command alternately with and without our variables: starts.py ANSWER TURNS COMMAND…
 
-With 0 turns it counts the instructions of one start each, instead of the time.
+With 0 turns it counts the instructions of one start each instead of measuring time.
 """
 
 import json
@@ -12,9 +12,14 @@ import tempfile
 import time
 
 answer, turns, command = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
-ours = ("PYTHONPATH", "HERMES_SUPERVISE_SOCKET", "HERMES_SUPERVISE_SPOOL", "HERMES_SUPERVISE_RUN")
-assert all(name in os.environ for name in ours)
-plain = {name: value for name, value in os.environ.items() if name not in ours}
+names = (
+    "PYTHONPATH",
+    "HERMES_SUPERVISE_SOCKET",
+    "HERMES_SUPERVISE_SPOOL",
+    "HERMES_SUPERVISE_RUN",
+)
+assert all(name in os.environ for name in names)
+plain = {name: value for name, value in os.environ.items() if name not in names}
 folder = tempfile.mkdtemp()
 open(os.path.join(folder, "sitecustomize.py"), "w").close()
 kinds = {"without": plain, "with": dict(os.environ), "empty": {**plain, "PYTHONPATH": folder}}
@@ -28,8 +33,8 @@ def run(words, env):
 
 def counted(env):
     valgrind = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={os.devnull}"]
-    told = run([*valgrind, *command], env)
-    return int(re.search(r"refs: +([\d,]+)", told)[1].replace(",", ""))
+    output = run([*valgrind, *command], env)
+    return int(re.search(r"refs: +([\d,]+)", output)[1].replace(",", ""))
 
 
 for env in kinds.values():

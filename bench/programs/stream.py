@@ -1,4 +1,4 @@
-"""An agent that streams when told to go, again and again, and says its pid at each stop."""
+"""An agent that streams in rounds: it reports its pid after each, and waits for the next."""
 
 import os
 import sys
@@ -6,18 +6,18 @@ import time
 
 from hermes_supervise.agent_shim import session
 
-told, deltas, times = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+stopped, deltas, times = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 
 
-def stop():
-    with open(told, "w") as file:
+def report_and_wait():
+    with open(stopped, "w") as file:
         file.write(str(os.getpid()))
-    with open(told + ".go") as file:  # a pipe, too: asleep until it is written to
+    with open(stopped + ".go") as file:  # a named pipe: this blocks until somebody writes to it
         file.read()
 
 
-with session("chat", db=told + ".db") as chat:
-    stop()
+with session("chat", db=stopped + ".db") as chat:
+    report_and_wait()
     for _ in range(times):
         for number in range(deltas):
             chat.delta("a few words of it, ")
@@ -26,4 +26,4 @@ with session("chat", db=told + ".db") as chat:
                 chat.acknowledged(5)
         chat.acknowledged(5)
         time.sleep(2)
-        stop()
+        report_and_wait()

@@ -1,4 +1,4 @@
-"""Texts of a given size that do not repeat soon: slices of the standard library's sources."""
+"""Texts of a given size that rarely repeat: slices of the standard library's source."""
 
 import os
 import sysconfig

@@ -1,4 +1,4 @@
-"""An agent with messages that nobody has stored: unsettled.py READY N SIZE."""
+"""An agent with messages that are not stored yet: unsettled.py READY N SIZE."""
 
 import os
 import signal

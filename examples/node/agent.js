@@ -1,9 +1,9 @@
-// A small agent in Node.js that is recovered when it dies: the wire protocol of docs/protocol.md,
-// in one file and with nothing to install.
+// A small agent in Node.js that is recovered when it dies. It implements docs/protocol.md in one
+// file, without dependencies. Run it, and kill it with `kill -9` while it counts:
 //
 //     hermes-supervise -- node examples/node/agent.js "Count for me"
 //
-// and then `kill -9` it while it counts. Not supervised, it does the same and tells nobody.
+// Without supervision it does the same and sends nothing.
 
 'use strict';
 
@@ -44,7 +44,7 @@ function asDelta(session, text) {
   return Buffer.concat([head, name, Buffer.from(text)]);
 }
 
-// When this process began, in clock ticks since boot: with the pid, its identity.
+// The start time of this process in clock ticks since boot. Together with the pid it is unique.
 function startTime() {
   try {
     const line = fs.readFileSync('/proc/self/stat', 'latin1');
@@ -54,12 +54,12 @@ function startTime() {
   }
 }
 
-/** The line to the supervisor. What `say` was awaited for, no signal can take back. */
-class Link {
+/** The connection to the supervisor. After `await send(…)`, a record survives any signal. */
+class Connection {
   constructor(address, spoolFolder) {
     this.address = address;
     this.stream = crypto.randomBytes(16).toString('hex');
-    this.spool = path.join(spoolFolder, `${this.stream}.spool`);
+    this.spoolFile = path.join(spoolFolder, `${this.stream}.spool`);
     this.next = 1;
     this.unacknowledged = []; // [number, frame]
     this.hello = frame(0, asJson({
@@ -70,53 +70,53 @@ class Link {
 
   connect() {
     return new Promise((resolve) => {
-      const line = net.createConnection(this.address);
-      line.unref(); // it keeps nobody alive
-      line.once('connect', () => {
-        this.line = line;
-        line.write(this.hello);
-        for (const [, known] of this.unacknowledged) line.write(known);
+      const socket = net.createConnection(this.address);
+      socket.unref(); // it does not keep the process alive
+      socket.once('connect', () => {
+        this.socket = socket;
+        socket.write(this.hello);
+        for (const [, known] of this.unacknowledged) socket.write(known);
         resolve();
       });
-      line.on('data', (data) => this.hear(data));
-      line.on('error', () => {});
-      line.once('close', () => {
-        if (this.line === line) this.spill(); // it may be dead: what it had not stored is ours
-        this.line = null;
+      socket.on('data', (data) => this.receive(data));
+      socket.on('error', () => {});
+      socket.once('close', () => {
+        if (this.socket === socket) this.spoolAll(); // the supervisor may be dead
+        this.socket = null;
         resolve();
         setTimeout(() => this.connect(), 200).unref();
       });
     });
   }
 
-  /** Answers: number n with an empty payload acknowledges everything up to n. */
-  hear(data) {
-    this.heard = Buffer.concat([this.heard || Buffer.alloc(0), data]);
-    while (this.heard.length >= 20) {
-      const length = this.heard.readUInt32LE(4);
-      if (this.heard.length < 20 + length) break;
-      const number = Number(this.heard.readBigUInt64LE(8));
+  /** An answer with number n and an empty payload acknowledges everything up to n. */
+  receive(data) {
+    this.received = Buffer.concat([this.received || Buffer.alloc(0), data]);
+    while (this.received.length >= 20) {
+      const length = this.received.readUInt32LE(4);
+      if (this.received.length < 20 + length) break;
+      const number = Number(this.received.readBigUInt64LE(8));
       this.unacknowledged = this.unacknowledged.filter(([known]) => known > number);
-      this.heard = this.heard.subarray(20 + length);
+      this.received = this.received.subarray(20 + length);
     }
   }
 
-  /** Nobody listens: the same frames go into a file, where they are found. */
-  spill() {
-    this.heard = undefined;
+  /** No connection: append the same frames to the spool file, where recovery finds them. */
+  spoolAll() {
+    this.received = undefined;
     if (this.unacknowledged.length === 0) return;
     const frames = this.unacknowledged.map(([, known]) => known);
-    const first = fs.existsSync(this.spool) ? [] : [this.hello];
-    fs.appendFileSync(this.spool, Buffer.concat([...first, ...frames]), { mode: 0o600 });
+    const first = fs.existsSync(this.spoolFile) ? [] : [this.hello];
+    fs.appendFileSync(this.spoolFile, Buffer.concat([...first, ...frames]), { mode: 0o600 });
     this.unacknowledged = [];
   }
 
-  say(payload) {
+  send(payload) {
     const number = this.next++;
-    const told = frame(number, payload);
-    this.unacknowledged.push([number, told]);
-    if (!this.line) return this.spill();
-    return new Promise((resolve) => this.line.write(told, resolve));
+    const sent = frame(number, payload);
+    this.unacknowledged.push([number, sent]);
+    if (!this.socket) return this.spoolAll();
+    return new Promise((resolve) => this.socket.write(sent, resolve));
   }
 }
 
@@ -126,28 +126,28 @@ class Session {
     session.id = id;
     const { HERMES_SUPERVISE_SOCKET: address, HERMES_SUPERVISE_SPOOL: spool } = process.env;
     if (address && spool && process.env.HERMES_SUPERVISE !== '0') {
-      session.link = new Link(address, spool);
-      await session.link.connect();
+      session.connection = new Connection(address, spool);
+      await session.connection.connect();
     }
-    await session.tell({ kind: 'session', ...about });
+    await session.report({ kind: 'session', ...about });
     return session;
   }
 
-  async tell(record) {
-    const told = { ...record, session: this.id, at: Date.now() / 1000 };
-    if (this.link) await this.link.say(asJson(told));
+  async report(record) {
+    const full = { ...record, session: this.id, at: Date.now() / 1000 };
+    if (this.connection) await this.connection.send(asJson(full));
   }
 
   message(role, content) {
-    return this.tell({ kind: 'message', uid: crypto.randomUUID(), message: { role, content } });
+    return this.report({ kind: 'message', uid: crypto.randomUUID(), message: { role, content } });
   }
 
   async delta(text) {
-    if (this.link) await this.link.say(asDelta(this.id, text));
+    if (this.connection) await this.connection.send(asDelta(this.id, text));
   }
 
   end(reason) {
-    return this.tell({ kind: 'ended', reason });
+    return this.report({ kind: 'ended', reason });
   }
 }
 
@@ -159,8 +159,8 @@ async function main() {
   let reply = '';
   for (let number = 1; number <= Number(count); number++) {
     const piece = `${number} `;
-    await chat.delta(piece); // handed over first,
-    process.stdout.write(piece); // shown second
+    await chat.delta(piece); // record it first,
+    process.stdout.write(piece); // then show it
     reply += piece;
     await new Promise((resolve) => setTimeout(resolve, 50));
   }
@@ -169,6 +169,6 @@ async function main() {
   await chat.end('completed');
 }
 
-module.exports = { Link, asDelta, asJson, frame };
+module.exports = { Connection, asDelta, asJson, frame };
 
 if (require.main === module) main();

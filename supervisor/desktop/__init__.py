@@ -1,4 +1,4 @@
-"""The desktop: launchers that start an agent under supervision, and words for who has no terminal.
+"""Desktop launchers, systemd units and notifications.
 
-One description of a launcher, a renderer for each system that can have one.
+May import `model`. Never starts an agent itself.
 """

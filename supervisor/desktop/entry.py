@@ -1,29 +1,28 @@
-"""pure: XDG desktop entries, read and written: groups and keys, escapes, the quoting of Exec.
+"""XDG desktop entries: parsing and writing of groups and keys, escapes, the quoting of Exec. Pure.
 
-Never changes what it does not understand: of a launcher that is wrapped all keys stay, but for
-those that would start the agent without us.
+Never changes what it does not know. A wrapped launcher keeps all its keys, except those that would
+start the agent without supervision.
 """
 
 from __future__ import annotations
 
-from ..plain import dataclass
+from ...ipc.lightweight.dataclass import dataclass
 from .launcher import MARK, CannotWrite, Launcher, signed, storable
 
 MAIN = "Desktop Entry"
 AUTOSTART = "X-HermesSupervise-Autostart"
 _OURS = "X-HermesSupervise-"
-# Between an argument and its form in a file stand two layers: the quoting of a command line, and
-# the escapes of any value.
+# An argument is encoded twice: quoted as part of a command line, then escaped as a value.
 _RESERVED = set(" \t\n\r\"'\\><~|&;$*?#()`")
 _QUOTED = {character: f"\\{character}" for character in '"`$\\'}
 _ESCAPES = {"\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-_MEANT = {"s": " ", "n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
+_UNESCAPED = {"s": " ", "n": "\n", "t": "\t", "r": "\r", "\\": "\\"}
 _FIELD_CODES = set("fFuUdDnNickvm")
 
 
 @dataclass
 class Entry:
-    """A desktop entry, its values as they stand in the file."""
+    """A desktop entry, with its values as they are in the file."""
 
     id: str
     path: str
@@ -58,14 +57,14 @@ def escaped(text: str) -> str:
 
 
 def unescaped(value: str) -> str:
-    found, characters = "", iter(value)
+    text, characters = "", iter(value)
     for character in characters:
         if character == "\\":
             after = next(characters, "")
-            found += _MEANT.get(after, "\\" + after)
+            text += _UNESCAPED.get(after, "\\" + after)
         else:
-            found += character
-    return found
+            text += character
+    return text
 
 
 def quoted(words: list[str]) -> str:
@@ -82,9 +81,11 @@ def _quoted_word(word: str) -> str:
 
 
 def arguments(value: str) -> list[str]:
-    """The arguments that an Exec gives, without those that stand for files and the like. What
-    desktops do with quotes and backslashes where the specification is silent is done here, too."""
-    found: list[str] = []
+    """The arguments in an Exec value, without field codes (%f and so on).
+
+    Where the specification does not define quotes and backslashes, this does what desktops do.
+    """
+    words: list[str] = []
     word, quote, begun = "", "", False
     characters = iter(unescaped(value))
     for character in characters:
@@ -100,12 +101,12 @@ def arguments(value: str) -> list[str]:
             quote, begun = character, True
         elif character in " \t\n":
             if begun:
-                found.append(word)
+                words.append(word)
             word, begun = "", False
         else:
             word, begun = word + (next(characters, "") if character == "\\" else character), True
-    found += [word] if begun else []
-    return [one for one in map(_without_codes, found) if one is not None]
+    words += [word] if begun else []
+    return [plain for plain in map(_without_codes, words) if plain is not None]
 
 
 def _without_codes(word: str) -> str | None:
@@ -123,9 +124,9 @@ def _without_codes(word: str) -> str | None:
 
 
 def render(launcher: Launcher) -> str:
-    """A launcher as a desktop entry, with our mark."""
+    """A launcher as a desktop entry, with the marker of hermes-supervise."""
     if "\0" in launcher.name or any(ord(character) < 32 for character in launcher.name):
-        raise CannotWrite("a name is one line of text")
+        raise CannotWrite("a name must be one line of text")
     storable([launcher.name, launcher.icon, launcher.folder])
     front = quoted([*launcher.supervisor, "--notify", "--"])
     groups = _groups_of(launcher, front)
@@ -134,7 +135,7 @@ def render(launcher: Launcher) -> str:
         {
             "Name": escaped(launcher.name),
             "Icon": escaped(launcher.icon),
-            "Exec": f"{front} {_behind(launcher)}",
+            "Exec": f"{front} {_agent_command(launcher)}",
             "Terminal": "true" if launcher.terminal else "false",
             "Path": escaped(launcher.folder),
             AUTOSTART: "true" if launcher.autostart else "",
@@ -145,11 +146,11 @@ def render(launcher: Launcher) -> str:
 
 
 def render_autostart(supervisor: list[str]) -> str:
-    """At login: finish what an earlier session of the desktop left."""
+    """An entry that runs `recover` at login."""
     main = [
         ("Type", "Application"),
         ("Name", "Recover interrupted agents"),
-        ("Comment", "Finish what agents left that died with the machine or the session"),
+        ("Comment", "Recover agents that died with the machine or the desktop session"),
         ("Exec", quoted([*supervisor, "recover", "--notify"])),
         ("Terminal", "false"),
         ("NoDisplay", "true"),
@@ -158,10 +159,10 @@ def render_autostart(supervisor: list[str]) -> str:
     return _text({MAIN: main})
 
 
-def _behind(launcher: Launcher) -> str:
-    """The agent's part of Exec: as it was, files to open and all, where a launcher is wrapped."""
-    before = launcher.wraps.raw("Exec") if launcher.wraps is not None else None
-    return before or quoted(launcher.command)
+def _agent_command(launcher: Launcher) -> str:
+    """The agent's part of Exec. For a wrapped launcher, its own value, including field codes."""
+    wrapped = launcher.wraps.raw("Exec") if launcher.wraps is not None else None
+    return wrapped or quoted(launcher.command)
 
 
 def _groups_of(launcher: Launcher, front: str) -> dict[str, list[tuple[str, str]]]:
@@ -170,40 +171,40 @@ def _groups_of(launcher: Launcher, front: str) -> dict[str, list[tuple[str, str]
             MAIN: [
                 ("Type", "Application"),
                 ("Name", ""),
-                ("Comment", "Under supervision: nothing is lost when it dies"),
+                ("Comment", "Supervised: nothing is lost when it dies"),
                 ("Exec", ""),
                 ("Categories", "Utility;"),
             ]
         }
     kept: dict[str, list[tuple[str, str]]] = {}
     for group, pairs in launcher.wraps.groups.items():
-        # A service that is started over D-Bus would not be started by Exec.
-        known = [
+        # A service that D-Bus activates would not be started through Exec.
+        pairs = [
             (key, value)
             for key, value in pairs
             if key != "DBusActivatable" and not key.startswith(_OURS)
         ]
         if group != MAIN:
-            known = [(k, f"{front} {v}" if k == "Exec" and v else v) for k, v in known]
-        kept[group] = known
+            pairs = [(k, f"{front} {v}" if k == "Exec" and v else v) for k, v in pairs]
+        kept[group] = pairs
     for key, mine, theirs in (
         ("Name", launcher.name, launcher.wraps.get("Name")),
         ("Icon", launcher.icon, launcher.wraps.get("Icon")),
     ):
-        if mine != theirs:  # what it is called elsewhere is no longer true
+        if mine != theirs:  # translations of the old value no longer fit
             kept[MAIN] = [pair for pair in kept[MAIN] if not pair[0].startswith(f"{key}[")]
     return kept
 
 
-def _with(pairs: list[tuple[str, str]], said: dict[str, str]) -> list[tuple[str, str]]:
-    """`said` in place of what was there; what is empty is left out."""
-    found = [(key, said.pop(key, value)) for key, value in pairs]
-    return [(key, value) for key, value in [*found, *said.items()] if value]
+def _with(pairs: list[tuple[str, str]], changes: dict[str, str]) -> list[tuple[str, str]]:
+    """The pairs with these changes; empty values are left out."""
+    updated = [(key, changes.pop(key, value)) for key, value in pairs]
+    return [(key, value) for key, value in [*updated, *changes.items()] if value]
 
 
 def _text(groups: dict[str, list[tuple[str, str]]]) -> str:
-    told = [
+    sections = [
         f"[{group}]\n" + "".join(f"{key}={value}\n" for key, value in pairs)
         for group, pairs in groups.items()
     ]
-    return signed("\n".join(told))
+    return signed("\n".join(sections))

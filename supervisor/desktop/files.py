@@ -1,17 +1,19 @@
-"""Where launchers are: those of others found, ours written and taken away.
+"""Launcher files: finding those of others, and writing, listing and removing ours.
 
-Never overwrites or removes what we did not write, nor what somebody has changed since, unless
-that is asked for.
+Never overwrites or removes a file that we did not write. Keeps a file that somebody has edited
+since, unless told otherwise.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from zlib import crc32
 
-from ..plain import dataclass
+from ...ipc.endpoint import xdg_folder
+from ...ipc.lightweight.dataclass import dataclass
 from . import entry, mac
 from .entry import Entry
 from .launcher import CHANGED, FOREIGN, OURS, CannotWrite, File, Launcher, state_of
@@ -21,7 +23,7 @@ _PREFIX = "hermes-supervise-"
 
 @dataclass
 class Place:
-    """Where a system has its launchers, and what it starts at login."""
+    """Where a system keeps launchers, and the entry that runs at login."""
 
     launchers: str
     ending: str
@@ -29,13 +31,15 @@ class Place:
 
 
 @dataclass
-class Found:
-    """A launcher of ours as it is now."""
+class InstalledLauncher:
+    """A launcher that we wrote, as it is now."""
 
     name: str
     path: str
     state: str
     autostart: bool
+    command: str
+    """The agent's command line."""
 
 
 def place(system: str = sys.platform) -> Place:
@@ -43,27 +47,30 @@ def place(system: str = sys.platform) -> Place:
         agents = os.path.expanduser("~/Library/LaunchAgents")
         login = os.path.join(agents, f"{mac.LABEL}.plist")
         return Place(os.path.expanduser("~/Applications"), ".command", login)
-    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    config = xdg_folder("XDG_CONFIG_HOME", "~/.config")
     login = os.path.join(config, "autostart", f"{_PREFIX}recover.desktop")
     return Place(os.path.join(_data_home(), "applications"), ".desktop", login)
 
 
 def files(launcher: Launcher, where: Place) -> list[File]:
-    """All that this launcher needs."""
+    """The files of this launcher."""
     if where.ending == ".command":
         path = os.path.join(where.launchers, launcher.name.replace("/", "-") + where.ending)
-        made = [File(path, mac.command_file(launcher), 0o755)]
+        needed = [File(path, mac.command_file(launcher), 0o755)]
         login = mac.login_agent(launcher.supervisor)
     else:
         path = os.path.join(where.launchers, id_of(launcher, where))
-        made = [File(path, entry.render(launcher))]
+        needed = [File(path, entry.render(launcher))]
         login = entry.render_autostart(launcher.supervisor)
-    return made + ([File(where.login, login)] if launcher.autostart else [])
+    return needed + ([File(where.login, login)] if launcher.autostart else [])
 
 
 def id_of(launcher: Launcher, where: Place) -> str:
-    """That of the launcher it wraps, which it then hides, so that menus and docks have one and
-    not two. One of the user's own is hidden by nothing, and one of another name is another."""
+    """The file name of a launcher.
+
+    It is that of the wrapped launcher, which hides that one, so that menus show one entry. The
+    user's own launchers cannot be hidden, and a launcher with another name is another launcher.
+    """
     wraps = launcher.wraps
     if wraps is not None and launcher.name == wraps.get("Name"):
         theirs = os.path.join(where.launchers, wraps.id)
@@ -71,62 +78,62 @@ def id_of(launcher: Launcher, where: Place) -> str:
         return wraps.id if hidden else f"{_PREFIX}{wraps.id}"
     name = launcher.name.lower()
     plain = "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in name).split())
-    told = plain if plain == "-".join(name.split()) else f"{plain}-{crc32(name.encode()):08x}"
-    return f"{_PREFIX}{told.strip('-')}.desktop"
+    unique = plain if plain == "-".join(name.split()) else f"{plain}-{crc32(name.encode()):08x}"
+    return f"{_PREFIX}{unique.strip('-')}.desktop"
 
 
 # -- those of others -------------------------------------------------------------------------
 
 
 def wrapped(command: list[str]) -> Entry | None:
-    """The launcher that is named by its path or its id, or that starts this very command."""
+    """The existing launcher that is named by path or id, or that starts exactly this command."""
     if len(command) == 1 and command[0].endswith(".desktop"):
         return _named(command[0])
-    for found in _others():
-        if not found.says("Hidden") and _same(entry.arguments(found.raw("Exec") or ""), command):
-            return found
+    for other in _others():
+        if not other.says("Hidden") and _same(entry.arguments(other.raw("Exec") or ""), command):
+            return other
     return None
 
 
 def _named(name: str) -> Entry:
     if os.path.isfile(name):
-        found = _read(os.path.basename(name), os.path.abspath(name))
-        if found is None:
-            raise CannotWrite(f"{name} is a launcher of ours already, or cannot be read")
-        return found
-    found = next((one for one in _others() if one.id == name), None)
-    if found is None:
-        raise CannotWrite(f"there is no launcher {name}")
-    return found
+        named = _read(os.path.basename(name), os.path.abspath(name))
+        if named is None:
+            raise CannotWrite(f"{name} was written by hermes-supervise, or cannot be read")
+        return named
+    named = next((other for other in _others() if other.id == name), None)
+    if named is None:
+        raise CannotWrite(f"no launcher is named {name}")
+    return named
 
 
 def _others() -> list[Entry]:
-    """Launchers that are not ours, each id once: the user's before the system's."""
-    told = os.environ.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
+    """Launchers that we did not write, each id once: the user's before the system's."""
+    system = os.environ.get("XDG_DATA_DIRS") or "/usr/local/share:/usr/share"
     known: dict[str, Entry] = {}
-    for folder in [_data_home(), *told.split(":")]:
+    for folder in [_data_home(), *filter(os.path.isabs, system.split(":"))]:
         top = os.path.join(folder, "applications")
         for at, _, names in sorted(os.walk(top)):
             for name in sorted(names):
                 path = os.path.join(at, name)
                 id = os.path.relpath(path, top).replace("/", "-")
                 if name.endswith(".desktop") and id not in known:
-                    found = _read(id, path)
-                    if found is not None:
-                        known[id] = found
+                    other = _read(id, path)
+                    if other is not None:
+                        known[id] = other
     return list(known.values())
 
 
 def _read(id: str, path: str) -> Entry | None:
-    """None for what is ours, or is none."""
+    """None if we wrote it, or it is not a launcher."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError):
         return None
-    found = entry.parse(id, path, text)
-    is_one = state_of(text) == FOREIGN and found.raw("Exec") and found.raw("Name")
-    return found if is_one else None
+    parsed = entry.parse(id, path, text)
+    is_launcher = state_of(text) == FOREIGN and parsed.raw("Exec") and parsed.raw("Name")
+    return parsed if is_launcher else None
 
 
 def _same(these: list[str], those: list[str]) -> bool:
@@ -138,31 +145,31 @@ def _program(word: str) -> str:
 
 
 def _data_home() -> str:
-    return os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
+    return xdg_folder("XDG_DATA_HOME", "~/.local/share")
 
 
 # -- ours ------------------------------------------------------------------------------------
 
 
-def write(made: list[File], *, force: bool) -> None:
-    """All of them or none. Raises CannotWrite where something else is in the way."""
-    for one in made:
-        state = _state(one.path)
+def write(needed: list[File], *, force: bool) -> None:
+    """Write all of them or none. Raises CannotWrite if another file is in the way."""
+    for file in needed:
+        state = _state(file.path)
         if state == FOREIGN:
-            raise CannotWrite(f"{one.path} is there, and is not ours")
+            raise CannotWrite(f"{file.path} exists and was not written by hermes-supervise")
         if state == CHANGED and not force:
-            raise CannotWrite(f"{one.path} was changed since we wrote it; --force writes it anew")
-    for one in made:
-        os.makedirs(os.path.dirname(one.path), 0o700, exist_ok=True)
-        new = f"{one.path}.new"
-        with open(new, "w", encoding="utf-8") as file:
-            file.write(one.text)
-        os.chmod(new, one.mode)
-        os.replace(new, one.path)
+            raise CannotWrite(f"{file.path} was edited since it was written; --force overwrites it")
+    for file in needed:
+        os.makedirs(os.path.dirname(file.path), 0o700, exist_ok=True)
+        draft = f"{file.path}.new"
+        with open(draft, "w", encoding="utf-8") as output:
+            output.write(file.text)
+        os.chmod(draft, file.mode)
+        os.replace(draft, file.path)
 
 
-def installed(where: Place) -> list[Found]:
-    found = []
+def installed(where: Place) -> list[InstalledLauncher]:
+    launchers = []
     names = os.listdir(where.launchers) if os.path.isdir(where.launchers) else []
     for name in sorted(names):
         path = os.path.join(where.launchers, name)
@@ -171,35 +178,39 @@ def installed(where: Place) -> list[Found]:
             with open(path, encoding="utf-8", errors="replace") as file:
                 text = file.read()
             if where.ending == ".desktop":
-                read = entry.parse(name, path, text)
-                shown, asked = read.get("Name"), read.says(entry.AUTOSTART)
+                parsed = entry.parse(name, path, text)
+                shown, autostart = parsed.get("Name"), parsed.says(entry.AUTOSTART)
+                words = entry.arguments(parsed.raw("Exec") or "")
             else:
-                shown, asked = name.removesuffix(where.ending), mac.ASKED in text
-            found.append(Found(shown, path, str(state), asked))
-    return found
+                shown, autostart = name.removesuffix(where.ending), mac.ASKED in text
+                words = mac.command_words(text)
+            command = shlex.join(words[words.index("--") + 1 :] if "--" in words else words)
+            launchers.append(InstalledLauncher(shown, path, str(state), autostart, command))
+    return launchers
 
 
 def remove(where: Place, name: str | None, *, force: bool) -> tuple[list[str], list[str]]:
-    """Take away the launchers of this name, or all of ours, and what runs at login once no
-    launcher is left that asked for it: what was removed, and what was not, being changed."""
+    """Remove the launchers of this name, or all of ours (None), and the login entry once no
+    launcher is left that asked for it. Returns what was removed, and what was kept because
+    somebody had edited it."""
     every = installed(where)
-    chosen = [one for one in every if name in (None, one.name, os.path.basename(one.path))]
-    doomed = [one.path for one in chosen if force or one.state == OURS]
-    spared = [one.path for one in chosen if one.path not in doomed]
-    still_asked = any(one.autostart for one in every if one.path not in doomed)
+    chosen = [it for it in every if name in (None, it.name, os.path.basename(it.path))]
+    removed = [it.path for it in chosen if force or it.state == OURS]
+    kept = [it.path for it in chosen if it.path not in removed]
+    still_asked = any(it.autostart for it in every if it.path not in removed)
     if (chosen or name is None) and not still_asked:
         state = _state(where.login)
         if state == OURS or (force and state == CHANGED):
-            doomed.append(where.login)
+            removed.append(where.login)
         elif state == CHANGED:
-            spared.append(where.login)
-    for path in doomed:
+            kept.append(where.login)
+    for path in removed:
         os.unlink(path)
-    return doomed, spared
+    return removed, kept
 
 
 def _state(path: str) -> str | None:
-    """Of the file there; None if there is none."""
+    """The state of a file; None if there is none."""
     try:
         with open(path, encoding="utf-8") as file:
             return state_of(file.read())

@@ -1,6 +1,6 @@
-"""pure: a launcher as data, and the mark by which we know what we wrote.
+"""A launcher as data, and the marker that identifies files we wrote. Pure.
 
-Never depends on a system: what it looks like there is for `entry`, `mac` and `systemd`.
+Never depends on a system: `entry`, `mac` and `systemd` write it for each one.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from hashlib import sha256
 
-from ..plain import dataclass
+from ...ipc.lightweight.dataclass import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,29 +17,29 @@ if TYPE_CHECKING:
 MARK = "X-HermesSupervise-Digest="
 _MARKED = re.compile(rf"^.*{MARK}([0-9a-f]*).*\n", re.M)
 
-# What became of a file since we wrote it.
+# The state of a file: as we wrote it, edited since, or not ours.
 OURS, CHANGED, FOREIGN = "ours", "changed", "foreign"
 
 
 class CannotWrite(Exception):
-    """The text says why."""
+    """A launcher cannot be written; the text says why."""
 
 
 @dataclass
 class Launcher:
     name: str
     supervisor: list[str]
-    """The words that run us; options and the agent's command follow."""
+    """The command that runs hermes-supervise; options and the agent's command follow."""
     command: list[str]
     icon: str = ""
     """A name from the theme, or a path."""
     terminal: bool = True
     folder: str = ""
-    """Where it is started; the system's choice where it is not said."""
+    """Where it is started; empty: the system chooses."""
     autostart: bool = False
-    """Whether it asked for leftovers to be finished at login."""
+    """Whether it asked for `recover` at login."""
     wraps: Entry | None = None
-    """The launcher whose place it takes: all that is not said here stays as it is there."""
+    """The launcher that it wraps: its other keys are kept."""
 
     def words(self, *options: str) -> list[str]:
         return [*self.supervisor, *options, "--", *self.command]
@@ -47,7 +47,7 @@ class Launcher:
 
 @dataclass
 class File:
-    """What is to be written."""
+    """A file to write."""
 
     path: str
     text: str
@@ -55,18 +55,18 @@ class File:
 
 
 def signed(text: str) -> str:
-    """A text that has one line with the mark in it, with the digest of all the others."""
+    """The text with its digest in the one line that has the marker."""
     if len(_MARKED.findall(text)) != 1:
-        raise CannotWrite("it speaks of our own mark")
+        raise CannotWrite("the text contains the marker of hermes-supervise")
     return text.replace(MARK, MARK + _digest(text), 1)
 
 
 def state_of(text: str) -> str:
-    """Whether we wrote this, and nobody has changed it since."""
-    found = _MARKED.findall(text)
-    if not found:
+    """Whether we wrote this text, and whether somebody has edited it since."""
+    digests = _MARKED.findall(text)
+    if not digests:
         return FOREIGN
-    return OURS if found == [_digest(text)] else CHANGED
+    return OURS if digests == [_digest(text)] else CHANGED
 
 
 def _digest(text: str) -> str:
@@ -74,9 +74,9 @@ def _digest(text: str) -> str:
 
 
 def storable(words: list[str]) -> None:
-    """Raises CannotWrite for what no text file can hold."""
+    """Raises CannotWrite for words that a UTF-8 file cannot contain."""
     for word in words:
         try:
             word.encode("utf-8")
         except UnicodeEncodeError:
-            raise CannotWrite(f"{word!r} is not text") from None
+            raise CannotWrite(f"{word!r} is not valid text") from None

@@ -1,6 +1,6 @@
-"""What we say where nobody reads our standard error: into a log file, and onto the desktop.
+"""Notices where nobody reads standard error: in a log file, and as a desktop notification.
 
-Never a message's text, never more than two files of a bounded size, never an error to anybody.
+Never contains message text, never keeps more than two files of a bounded size, and never raises.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from ...ipc import endpoint
 
 _LARGEST = 256 * 1024
-# One that has nobody to show it would wait for half a minute.
+# Without a desktop, notify-send would wait for half a minute.
 _PATIENCE = 5.0
 
 
@@ -20,8 +20,10 @@ def log_path() -> str:
 
 
 def tell(text: str, *, loud: bool) -> None:
-    """`loud`: as a notification, too. Not while an agent runs: it would be a child of ours that
-    is none of the agent's."""
+    """Write a notice to the log. `loud`: also show a notification.
+
+    Not loud while an agent runs: notify-send would look like a child of the agent's.
+    """
     try:
         _log(text)
     except OSError:
@@ -31,7 +33,7 @@ def tell(text: str, *, loud: bool) -> None:
 
 
 def _log(text: str) -> None:
-    from ..text import printable
+    from ..model.text import printable  # start-up: only to notify
 
     path = log_path()
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -46,8 +48,8 @@ def _log(text: str) -> None:
 
 
 def _show(text: str) -> None:
-    import subprocess
-    from html import escape
+    import subprocess  # start-up: only to notify
+    from html import escape  # start-up: the same
 
     title, _, body = text.partition("\n")
     body = "\n".join(line.strip() for line in body.splitlines())

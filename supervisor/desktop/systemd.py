@@ -1,13 +1,13 @@
-"""pure: a launcher as a unit of systemd's, for an agent that runs as a service of the user.
+"""A launcher as a systemd user unit, for an agent that runs as a service. Pure.
 
-Never lets systemd end those whom we end, nor end us for what became of the agent.
+Never lets systemd signal the agent directly, or end the supervisor because the agent died.
 """
 
 from __future__ import annotations
 
 from .launcher import CannotWrite, Launcher, storable
 
-# Nobody waits at a terminal: hooks are given the time they need before we leave.
+# Nobody waits at a terminal, so the supervisor waits longer for hooks before it exits.
 _HOOK_WAIT = 60
 _ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r", "%": "%%", "$": "$$"}
 _PLAIN = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%$")
@@ -17,7 +17,7 @@ def unit(launcher: Launcher) -> str:
     words = launcher.words("--hook-wait", str(_HOOK_WAIT))
     storable([launcher.name, launcher.folder, *words])
     if any(ord(character) < 32 for character in launcher.name + launcher.folder):
-        raise CannotWrite("a name is one line of text")
+        raise CannotWrite("a name must be one line of text")
     folder = f"WorkingDirectory={_specified(launcher.folder)}\n" if launcher.folder else ""
     return f"""\
 [Unit]
@@ -27,10 +27,10 @@ Description={_specified(launcher.name)}, supervised
 Type=exec
 ExecStart={" ".join(map(quoted, words))}
 {folder}\
-# Ask the supervisor alone: it passes the signal on, once, and recovers what was in progress.
+# Signal only the supervisor: it forwards the signal once, and recovers what was in progress.
 KillMode=mixed
 TimeoutStopSec={_HOOK_WAIT + 30}
-# The agent ran out of memory: let the supervisor live, which writes down what it had said.
+# If the agent runs out of memory, keep the supervisor alive: it writes the agent's messages.
 OOMPolicy=continue
 
 [Install]
@@ -39,8 +39,8 @@ WantedBy=default.target
 
 
 def quoted(word: str) -> str:
-    told = "".join(_ESCAPES.get(character, character) for character in word)
-    return told if word and set(word) <= _PLAIN else f'"{told}"'
+    escaped = "".join(_ESCAPES.get(character, character) for character in word)
+    return escaped if word and set(word) <= _PLAIN else f'"{escaped}"'
 
 
 def _specified(text: str) -> str:

@@ -1,11 +1,6 @@
-"""Hooks in place of an agent that cannot run them: a queue that outlives every process.
+"""End-of-session hooks: what to run (planner), the queue on disk, and the runner.
 
-entry       what is to be run, what came of it, when it is due    pure
-queue       the files, and who may work on which                  I/O
-owed        which hooks an occasion owes to whom
-plugins     Python hooks, found by their entry point
-process     one hook as a process, contained
-runner      works through the queue, tries again, gives up
-minder      starts runners, and waits for them a moment
-idle        sessions that have been quiet for too long
+    observer   what recovery settled  →  planner  →  enqueue  →  queue  →  launcher  →  runner
+
+May import `recovery` and the rooms below it. Never undoes a recovery, whatever a hook does.
 """

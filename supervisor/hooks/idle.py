@@ -1,97 +1,52 @@
-"""Hooks that a living agent owes: for conversations that took another's place, and for sessions
-in which nothing has been said for too long.
+"""Finds idle sessions of a running agent, and queues the hooks that a running agent triggers.
 
-Never ends a session that somebody works in, nor one of an agent that sees to this itself.
-
-A session that has been silent for too long is written down first, in idle.jsonl of the run's
-folder, with the number of the last record that spoke of it. Whoever reads the journal takes it
-for ended from then on (`mark`), until a later record speaks of it: that opens it again. So its
-end goes into its row, and out of it again, by the same ways as one that the agent told of.
+Never ends a session in which work is in progress, nor one of an agent that ends idle sessions
+itself. recovery/idle.py has how an idle session is recorded and then treated as ended.
 """
 
 from __future__ import annotations
 
-import os
 import time
 
-from ...ipc import jsontext
-from ..plain import dataclass
+from ..model.job_result import JobResult
+from ..recovery import idle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..recovery.told import Session, Told
-    from ..run import Run
-
-REASON = "idle"
+    from ..model.stream import Session
+    from ..storage.run_folder import Run
 
 
-@dataclass
-class Silence:
-    stream: str
-    session: str
-    heard: int
-    """The number of the last record of it."""
-    at: float
+def check(run: Run, stream: str, limit: float) -> int:
+    """Queue what is due. The result is a JobResult: AGAIN if a session may still become idle.
 
+    Runs in a job's own process, which is why its imports are here: start-up of the supervisor.
+    """
+    from ..agents import registry  # start-up: in a forked job only
+    from ..recovery.checkpoint import checkpoint  # the same
+    from ..recovery.gather import gather  # the same
+    from ..recovery.reading import settings_of  # the same
+    from ..recovery.replay import replay  # the same
+    from .enqueue import Enqueuer  # the same
 
-def noted(run: Run, stream: str) -> list[Silence]:
-    """What has been written down, oldest first."""
-    found = []
-    try:
-        with open(run.path("idle.jsonl"), encoding="utf-8", errors="replace") as file:
-            for line in file:
-                try:
-                    one = Silence(**jsontext.loads(line))
-                    if one.stream == stream:
-                        found.append(one)
-                except (ValueError, TypeError):
-                    continue  # the line that was being written when its writer died
-    except FileNotFoundError:
-        pass
-    return found
-
-
-def mark(run: Run, stream: str, told: Told) -> None:
-    """Take for ended what was written down as silent and has not been heard of since."""
-    for one in noted(run, stream):
-        session = told.sessions.get(one.session)
-        if session is not None and session.ended is None and session.heard <= one.heard:
-            session.ended, session.ended_at, session.idle = REASON, one.at, True
-
-
-def look(run: Run, stream: str, limit: float) -> int:
-    """Queue what is owed; says whether there are sessions that may yet become silent."""
-    from ..adapters import hermes
-    from ..recovery.checkpoint import checkpoint
-    from ..recovery.finish import settings_of
-    from ..recovery.gather import gather
-    from ..recovery.replay import replay
-    from .due import Due
-    from .occasions import AGAIN, DONE, LEAVE_IT
-
-    told = replay(gather(run.folder, stream).frames)
-    outcome = LEAVE_IT if hermes.is_hermes(told) else DONE
-    if limit and outcome == DONE:
-        mark(run, stream, told)
-        for session in told.sessions.values():
-            if session.ended is None:
-                outcome = outcome if _fell_silent(run, stream, session, limit) else AGAIN
+    replayed = replay(gather(run.folder, stream).frames)
+    agent = registry.of_stream(replayed)
+    result = JobResult.NOT_OURS if agent.ends_idle_sessions else JobResult.DONE
+    if limit and result == JobResult.DONE:
+        idle.mark(run, stream, replayed)
+        for session in replayed.sessions.values():
+            if session.ended is None and not _is_idle(run, stream, session, limit):
+                result = JobResult.AGAIN
         checkpoint(run, stream)
-    Due(run, settings_of(run)).while_it_lived(stream, told)
-    return outcome
+    Enqueuer(run, settings_of(run)).for_running_agent(stream, replayed)
+    return result
 
 
-def _fell_silent(run: Run, stream: str, session: Session, limit: float) -> bool:
+def _is_idle(run: Run, stream: str, session: Session, limit: float) -> bool:
+    """Whether it is idle by now; if so, that is recorded."""
     now = time.time()
     if session.in_flight or session.calls or now - session.heard_at < limit:
         return False
     if session.items:
-        line = {"stream": stream, "session": session.id, "heard": session.heard, "at": now}
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(run.path("idle.jsonl"), flags, 0o600)
-        with open(fd, "a", encoding="utf-8") as file:
-            # Begins with a newline: a torn line before it must not swallow this one.
-            file.write("\n" + jsontext.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        idle.note(run, stream, session, now)
     return True

@@ -1,12 +1,12 @@
 """Python hooks: callables that installed packages offer by entry point.
 
-Never imports one to find it, and never calls one in a process that does anything else.
+Never imports a plugin to find it, and calls each one in a process of its own.
 
     [project.entry-points."hermes_supervise.hooks"]
     on_session_end = "my_package.hooks:on_session_end"
 
-The name is the event; a package that has several for one event writes on_session_end.FIRST,
-on_session_end.SECOND. Each is called with the event, a dict, in a process of its own.
+The name is the event; a package with several hooks for one event names them on_session_end.FIRST,
+on_session_end.SECOND. Each is called with the event, a dict.
 """
 
 from __future__ import annotations
@@ -20,32 +20,31 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 GROUP = "hermes_supervise.hooks"
-# Said by a runner, not by people.
+# The internal command by which a runner calls a plugin.
 CALL = "call-hook"
 
 
-def found(event: str) -> list[tuple[str, list[str]]]:
-    """Of every plugin for this event: its name, and the words that call it."""
+def for_event(event: str) -> list[tuple[str, list[str]]]:
+    """For each plugin of this event: its name, and the command line that calls it."""
     return [
-        (f"{one.value} ({one.name})", _words(one))
-        for one in _offered()
-        if one.name.partition(".")[0] == event
+        (f"{plugin.value} ({plugin.name})", _command(plugin))
+        for plugin in _installed()
+        if plugin.name.partition(".")[0] == event
     ]
 
 
 @cache
-def _offered() -> list[EntryPoint]:
-    if not any(map(_may_offer, sys.path)):
+def _installed() -> list[EntryPoint]:
+    if not any(map(_may_have_plugins, sys.path)):
         return []
-    from importlib.metadata import entry_points
+    from importlib.metadata import entry_points  # start-up: 20 ms, and rarely needed
 
-    unique = {(one.name, one.value): one for one in entry_points(group=GROUP)}
+    unique = {(plugin.name, plugin.value): plugin for plugin in entry_points(group=GROUP)}
     return [unique[key] for key in sorted(unique)]
 
 
-def _may_offer(folder: str) -> bool:
-    """Whether something that is installed there speaks of us at all. With what it takes to look
-    properly, a dead agent's hooks would begin some twenty milliseconds later."""
+def _may_have_plugins(folder: str) -> bool:
+    """A cheap check whether a package in this folder names our entry-point group."""
     try:
         names = [name for name in os.listdir(folder or ".") if name.lower().endswith("-info")]
     except NotADirectoryError:
@@ -62,18 +61,19 @@ def _may_offer(folder: str) -> bool:
     return False
 
 
-def _words(one: EntryPoint) -> list[str]:
-    return [sys.executable, "-P", "-m", "hermes_supervise.supervisor", CALL, one.name, one.value]
+def _command(plugin: EntryPoint) -> list[str]:
+    module = "hermes_supervise.supervisor"
+    return [sys.executable, "-P", "-m", module, CALL, plugin.name, plugin.value]
 
 
 def call(name: str, value: str) -> int:
-    """In the hook's own process: load it and hand it the event from standard input."""
-    import json
+    """In the hook's own process: load the plugin and pass it the event from standard input."""
+    import json  # start-up: this module is also loaded where no plugin is called
 
     event = json.load(sys.stdin)
-    for one in _offered():
-        if (one.name, one.value) == (name, value):
-            one.load()(event)
+    for plugin in _installed():
+        if (plugin.name, plugin.value) == (name, value):
+            plugin.load()(event)
             return 0
-    print(f"no plugin {value} is installed any more")
+    print(f"the plugin {value} is no longer installed")
     return 1

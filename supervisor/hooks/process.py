@@ -1,6 +1,6 @@
-"""One hook as a process: told what happened, contained, and its end described.
+"""One hook as a process: given its input, contained, and its end described.
 
-Never raises for what the hook does, and leaves nothing of its process group running.
+Never raises for anything the hook does, and leaves nothing of its process group running.
 """
 
 from __future__ import annotations
@@ -11,45 +11,46 @@ import select
 import signal
 import time
 
-from ..signals import PASSED_ON, prctl
-from ..watch import watch
+from ..process.death import watch
+from ..process.platform import die_with_parent
+from ..process.signals import FORWARDED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
     from typing import Any
 
-_CAPTURED = 16 * 1024
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_LONGEST_WAIT = 3600.0
+_KEPT_OUTPUT = 16 * 1024
+# poll() counts milliseconds in 32 bits.
+_LONGEST_POLL = 3600.0
 
 
 def run(
     words: list[str],
-    told: dict[str, Any],
+    event: dict[str, Any],
     folder: str | None,
     env: dict[str, str] | None,
     timeout: float,
 ) -> tuple[str, str]:
-    """How it ended, and the first of what it printed.
+    """Run a hook to its end. Returns its outcome and the first part of its output.
 
-    "ok", "exit N", "killed by …", "timed out after … s", or why it could not start.
+    The outcome is "ok", "exit N", "killed by …", "timed out after … s" or "could not start: …".
     """
-    import subprocess
+    import subprocess  # start-up: this module is loaded in processes that run no hook
     import tempfile
 
     try:
-        with tempfile.TemporaryFile() as given:
-            given.write(json.dumps(told).encode())
-            given.seek(0)
+        with tempfile.TemporaryFile() as standard_input:
+            standard_input.write(json.dumps(event).encode())
+            standard_input.seek(0)
             process = subprocess.Popen(
                 words,
                 env=env,
-                stdin=given,
+                stdin=standard_input,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_as_an_ordinary_program,
+                preexec_fn=_reset_signals,
                 cwd=folder if folder is not None and os.path.isdir(folder) else None,
             )
     except OSError as error:
@@ -58,9 +59,9 @@ def run(
     except (ValueError, IndexError, subprocess.SubprocessError) as error:
         return f"could not start: {error}", ""
     with process:
-        output = _attend(process, timeout)
+        output = _collect_output(process, timeout)
         timed_out = process.poll() is None
-        # Whatever it left running in its group goes with it.
+        # End everything that it left running in its group.
         try:
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -75,43 +76,44 @@ def run(
     return ("ok" if code == 0 else f"exit {code}"), output
 
 
-def _as_an_ordinary_program() -> None:
-    """A runner ignores what might stop it; a hook must not inherit that. And it ends with its
-    runner: it will be run again, and should then be the only one."""
-    for number in (*PASSED_ON, signal.SIGTSTP):
+def _reset_signals() -> None:
+    """In the hook's process, before exec. A runner ignores signals that a hook must not ignore.
+
+    The hook dies with its runner: it will run again, and must then be the only one.
+    """
+    for number in (*FORWARDED, signal.SIGTSTP):
         signal.signal(number, signal.SIG_DFL)
-    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent(signal.SIGKILL)
 
 
-def _attend(process: subprocess.Popen[bytes], timeout: float) -> str:
-    """Read what it prints until it ends or its time is up; keep the first of it only.
+def _collect_output(process: subprocess.Popen[bytes], timeout: float) -> str:
+    """Read its output until it ends or times out, and keep the first part.
 
-    Its end is that of the process, not of the pipe: a child it left behind may hold that.
+    The process decides when it has ended, not the pipe: a child it left behind may hold the pipe.
     """
     assert process.stdout is not None
     pipe = process.stdout.fileno()
     os.set_blocking(pipe, False)
-    ending = watch(process.pid, None)
-    ended = ending.fileno() if ending is not None else None
+    exit_watch = watch(process.pid, None)
+    exit_fd = exit_watch.fileno() if exit_watch is not None else None
     poller = select.poll()
     poller.register(pipe, select.POLLIN)
-    if ended is not None:
-        poller.register(ended, select.POLLIN)
+    if exit_fd is not None:
+        poller.register(exit_fd, select.POLLIN)
     deadline = time.monotonic() + timeout
     kept = b""
     while process.poll() is None and (left := deadline - time.monotonic()) > 0:
-        # The kernel counts milliseconds in 32 bits.
-        ready = poller.poll(min(left, _LONGEST_WAIT if ended is not None else 0.05) * 1000)
+        ready = poller.poll(min(left, _LONGEST_POLL if exit_fd is not None else 0.05) * 1000)
         if any(fd == pipe for fd, _ in ready):
             piece = _read(pipe)
-            kept = (kept + piece)[:_CAPTURED]
+            kept = (kept + piece)[:_KEPT_OUTPUT]
             if not piece:
                 poller.unregister(pipe)
-    while len(kept) < _CAPTURED and (piece := _read(pipe)):
+    while len(kept) < _KEPT_OUTPUT and (piece := _read(pipe)):
         kept += piece
-    if ending is not None:
-        ending.close()
-    return kept[:_CAPTURED].decode("utf-8", "replace")
+    if exit_watch is not None:
+        exit_watch.close()
+    return kept[:_KEPT_OUTPUT].decode("utf-8", "replace")
 
 
 def _read(fd: int) -> bytes:

@@ -1,16 +1,16 @@
-"""The queue on disk: hooks that wait, that are done, that were given up.
+"""The queue on disk: pending, done and abandoned hooks.
 
-Never runs anything. What is written here is synced before anybody is told of it.
+Never runs anything. Every change is synced before it is reported.
 
-    hooks/waiting/<run>.<stream>/<id>.json     one hook; what one process owed is one folder
-    hooks/waiting/<run>.<stream>/<id>.ledger   what Hermes' own runner has done of it
-    hooks/waiting/<run>.<stream>/lock          held (flock) by whoever works on them
-    hooks/done/<id>.json, hooks/dead/<id>.json what came of them; the newest are kept
-    hooks/dropped                              how many dead letters were too old to be kept
+    hooks/waiting/<run>.<stream>/<id>.json     one hook; the hooks of one process share a folder
+    hooks/waiting/<run>.<stream>/<id>.ledger   what an agent's own hooks have done so far
+    hooks/waiting/<run>.<stream>/lock          held (flock) by the runner that works on the folder
+    hooks/done/<id>.json, hooks/dead/<id>.json finished hooks; the newest are kept
+    hooks/dropped                              how many abandoned hooks were too old to be kept
 
-A file gets its name only when it is whole, and changes only under the folder's lock; it moves
-from `waiting` to `done` or `dead` with a rename, and only the user moves it back. So whoever
-looks in that order finds it, and finds it once.
+A file gets its name only when it is complete, and changes only under the folder's lock. It moves
+from `waiting` to `done` or `dead` with a rename, and only the user moves it back. So whoever looks
+into the folders in that order finds every hook exactly once.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ import os
 
 from ...ipc import endpoint
 from ...ipc.endpoint import private_folder, sync_folder
-from .. import run as runs
-from ..plain import asdict
+from ...ipc.lightweight.dataclass import asdict
+from ..storage import run_folder as runs
 from .entry import Entry as Entry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Enough to see what became of a day's hooks, and of months of trouble.
+# Enough for a day of hooks, and for months of failures.
 _DONE_KEPT = 200
 _DEAD_KEPT = 500
 
@@ -38,44 +38,49 @@ WAITING, DONE, DEAD = "waiting", "done", "dead"
 _FIELDS = set(Entry.__annotations__)
 
 
-def place(*names: str) -> str:
-    """A folder of the queue, made if need be."""
+def folder(*names: str) -> str:
+    """A folder of the queue, created if it is missing."""
     path = private_folder(os.path.join(endpoint.state_folder(), "hooks"))
     for name in names:
         path = private_folder(os.path.join(path, name))
     return path
 
 
-# -- putting in ------------------------------------------------------------------------------
+# -- adding ----------------------------------------------------------------------------------
 
 
 def add(entry: Entry) -> Entry:
-    """Put it into the queue, for good once this returns; or find it there: then that one."""
+    """Put a hook into the queue, durably. If it is there already, return that entry instead."""
     while True:
-        # Also after each try: who removed the folder may have run this one, too.
-        known = find(entry.id, entry.group)
-        if known is not None:
-            return known
-        folder = place(WAITING, entry.group)
+        # Check again after each try: the runner that removed the folder may have run this hook.
+        existing = find(entry.id, entry.group)
+        if existing is not None:
+            return existing
+        group_folder = folder(WAITING, entry.group)
         try:
-            _write(os.path.join(folder, f"{entry.id}.json"), entry)
+            _write(os.path.join(group_folder, f"{entry.id}.json"), entry)
             break
         except FileNotFoundError:
-            continue  # whoever worked on the last of this folder has just removed it
-    sync_folder(os.path.dirname(folder))
+            continue  # a runner has just removed the empty folder
+    sync_folder(os.path.dirname(group_folder))
     return entry
 
 
 def find(id: str, group: str) -> Entry | None:
-    name = f"{id}.json"
-    places = ((WAITING, group), (DONE,), (DEAD,))
-    found = (read(os.path.join(endpoint.state_folder(), "hooks", *one, name)) for one in places)
-    return next((one for one in found if one is not None), None)
+    """The hook with this id, pending or finished."""
+    root = os.path.join(endpoint.state_folder(), "hooks")
+    for names in ((WAITING, group), (DONE,), (DEAD,)):
+        entry = read(os.path.join(root, *names, f"{id}.json"))
+        if entry is not None:
+            return entry
+    return None
 
 
-class Queued:
-    """Which hooks a run has put into the queue, whatever became of them: noted in its folder,
-    so that no hook is queued twice, however long ago it was done."""
+class EnqueueLog:
+    """The hooks that a run has queued, noted in the run's folder.
+
+    With it no hook is queued twice, even if it was done so long ago that it is no longer kept.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -86,57 +91,57 @@ class Queued:
                     try:
                         self._keys.add(json.loads(line)["queued"])
                     except (ValueError, TypeError, KeyError):
-                        continue  # the line that was being written when its writer died
+                        continue  # the writer died in the middle of this line
         except FileNotFoundError:
             pass
 
     def add(self, entries: list[Entry]) -> list[Entry]:
-        """Queue what has not been; those of `entries` that are still there to be seen."""
-        seen = []
+        """Queue the entries that are new. Returns all of them that still exist."""
+        existing = []
         for entry in entries:
             if entry.key in self._keys:
                 known = find(entry.id, entry.group)
-                seen += [known] if known is not None else []
+                existing += [known] if known is not None else []
                 continue
-            seen.append(add(entry))
+            existing.append(add(entry))
             self._keys.add(entry.key)
-            fd = os.open(
-                self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
-                0o600,
-            )  # fmt: skip
-            with open(fd, "a", encoding="utf-8") as file:
-                # Begins with a newline: a torn line before it must not swallow this one.
-                file.write("\n" + json.dumps({"queued": entry.key}) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        return seen
+            self._note(entry.key)
+        return existing
+
+    def _note(self, key: str) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        with open(os.open(self._path, flags, 0o600), "a", encoding="utf-8") as file:
+            # Starts with a newline, so that a torn line before it does not swallow this one.
+            file.write("\n" + json.dumps({"queued": key}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
 
 # -- working on it ---------------------------------------------------------------------------
 
 
 def groups() -> list[str]:
-    """The folders with hooks that wait, those of older runs first."""
-    folder = os.path.join(endpoint.state_folder(), "hooks", WAITING)
+    """The folders with pending hooks, older runs first."""
+    waiting = os.path.join(endpoint.state_folder(), "hooks", WAITING)
     try:
-        return [os.path.join(folder, name) for name in sorted(os.listdir(folder))]
+        return [os.path.join(waiting, name) for name in sorted(os.listdir(waiting))]
     except FileNotFoundError:
         return []
 
 
-def claim(folder: str, *, wait: bool = False) -> runs.Run | None:
-    """The folder with its lock held; None if somebody else is at it, or nothing is left."""
-    return runs.claim(folder, wait=wait)
+def claim(group_folder: str, *, wait: bool = False) -> runs.Run | None:
+    """Lock a folder. None if another process holds the lock, or the folder is gone."""
+    return runs.claim(group_folder, wait=wait)
 
 
-def entries(folder: str) -> list[Entry]:
-    """What waits in a folder, in the order it was put in."""
+def entries(group_folder: str) -> list[Entry]:
+    """The pending hooks of a folder, in the order in which they were queued."""
     try:
-        names = [name for name in os.listdir(folder) if name.endswith(".json")]
+        names = [name for name in os.listdir(group_folder) if name.endswith(".json")]
     except FileNotFoundError:
         return []
-    found = (read(os.path.join(folder, name)) for name in names)
-    return sorted((e for e in found if e is not None), key=lambda e: (e.queued, e.place))
+    readable = (read(os.path.join(group_folder, name)) for name in names)
+    return sorted((e for e in readable if e is not None), key=lambda e: (e.queued, e.place))
 
 
 def ledger(claimed: runs.Run, entry: Entry) -> str:
@@ -147,33 +152,33 @@ def save(claimed: runs.Run, entry: Entry) -> None:
     _write(claimed.path(f"{entry.id}.json"), entry)
 
 
-def settle(claimed: runs.Run, entry: Entry) -> None:
-    """What is done or given up leaves those that wait."""
+def finish(claimed: runs.Run, entry: Entry) -> None:
+    """Move a hook that is done or abandoned out of `waiting`."""
     target, other = (DONE, DEAD) if entry.state == "done" else (DEAD, DONE)
-    folder = place(target)
+    target_folder = folder(target)
     ledger_file = ledger(claimed, entry)
     if os.path.exists(ledger_file):
         if target == DEAD:
-            os.replace(ledger_file, os.path.join(folder, f"{entry.id}.ledger"))
+            os.replace(ledger_file, os.path.join(target_folder, f"{entry.id}.ledger"))
         else:
             os.unlink(ledger_file)
-    os.replace(claimed.path(f"{entry.id}.json"), os.path.join(folder, f"{entry.id}.json"))
-    sync_folder(folder)
+    os.replace(claimed.path(f"{entry.id}.json"), os.path.join(target_folder, f"{entry.id}.json"))
+    sync_folder(target_folder)
     sync_folder(claimed.folder)
-    _unlink(os.path.join(place(other), f"{entry.id}.json"))
-    _forget_old(DONE, _DONE_KEPT)
-    dropped = _forget_old(DEAD, _DEAD_KEPT)
-    if dropped:
-        _count_dropped(dropped)
+    _unlink(os.path.join(folder(other), f"{entry.id}.json"))
+    _drop_old(DONE, _DONE_KEPT)
+    dropped_now = _drop_old(DEAD, _DEAD_KEPT)
+    if dropped_now:
+        _count_dropped(dropped_now)
 
 
 def release(claimed: runs.Run) -> None:
-    """Let go of a folder, and of one that is empty for good."""
+    """Unlock a folder, and remove it if it is empty."""
     names = os.listdir(claimed.folder)
     if not any(name.endswith(".json") for name in names):
         for name in names:
-            # Not what somebody is just writing, though: then the folder stays.
-            if name.endswith(".ledger") or _was_given_up(claimed.path(name)):
+            # A draft that somebody is still writing stays, and so does the folder.
+            if name.endswith(".ledger") or _is_dead_draft(claimed.path(name)):
                 _unlink(claimed.path(name))
         _unlink(claimed.path("lock"))
         try:
@@ -184,29 +189,49 @@ def release(claimed: runs.Run) -> None:
     claimed.release()
 
 
-def revive(entry: Entry) -> None:
-    """Have a dead letter tried anew, with as many attempts as a new one has."""
-    entry.forgive()
-    folder = place(WAITING, entry.group)
-    dead = place(DEAD)
+def retry_abandoned(entry: Entry) -> None:
+    """Queue an abandoned hook again, with as many attempts as a new one has."""
+    entry.forget_failures()
+    group_folder = folder(WAITING, entry.group)
+    dead = folder(DEAD)
     ledger_file = os.path.join(dead, f"{entry.id}.ledger")
     if os.path.exists(ledger_file):
-        os.replace(ledger_file, os.path.join(folder, f"{entry.id}.ledger"))
-    _write(os.path.join(folder, f"{entry.id}.json"), entry)
-    sync_folder(os.path.dirname(folder))
+        os.replace(ledger_file, os.path.join(group_folder, f"{entry.id}.ledger"))
+    _write(os.path.join(group_folder, f"{entry.id}.json"), entry)
+    sync_folder(os.path.dirname(group_folder))
     _unlink(os.path.join(dead, f"{entry.id}.json"))
 
 
-def hasten(entry: Entry) -> bool:
-    """Have one that failed tried anew at once; False if somebody is working on its folder."""
-    claimed = claim(os.path.join(place(WAITING), entry.group))
+def retry_failed(entry: Entry) -> bool:
+    """Make a failed hook due at once. False if a runner is working on its folder."""
+    claimed = claim(os.path.join(folder(WAITING), entry.group))
     if claimed is None:
         return False
     try:
-        now = read(claimed.path(f"{entry.id}.json"))
-        if now is not None and now.state == "failed":
-            now.forgive()
-            save(claimed, now)
+        current = read(claimed.path(f"{entry.id}.json"))
+        if current is not None and current.state == "failed":
+            current.forget_failures()
+            save(claimed, current)
+    finally:
+        release(claimed)
+    return True
+
+
+def forget(entry: Entry) -> bool:
+    """Remove a hook for good, whatever its state. False if a runner is working on its folder."""
+    for state in (DONE, DEAD):
+        _unlink(os.path.join(folder(state), f"{entry.id}.json"))
+        _unlink(os.path.join(folder(state), f"{entry.id}.ledger"))
+    group_folder = os.path.join(folder(WAITING), entry.group)
+    if not os.path.exists(os.path.join(group_folder, f"{entry.id}.json")):
+        return True
+    claimed = claim(group_folder)
+    if claimed is None:
+        return not os.path.exists(os.path.join(group_folder, f"{entry.id}.json"))
+    try:
+        _unlink(claimed.path(f"{entry.id}.json"))
+        _unlink(ledger(claimed, entry))
+        sync_folder(claimed.folder)
     finally:
         release(claimed)
     return True
@@ -215,36 +240,46 @@ def hasten(entry: Entry) -> bool:
 # -- looking ---------------------------------------------------------------------------------
 
 
-def settled(state: str) -> list[Entry]:
-    """Those in `done` or `dead`, oldest first."""
-    return [entry for path in _by_age(state) if (entry := read(path)) is not None]
+def all_entries() -> Iterator[tuple[str, Entry]]:
+    """All hooks with their state: waiting, running, failed, cut off, dead or done."""
+    for group_folder in groups():
+        locked = _is_locked(group_folder)
+        for entry in entries(group_folder):
+            state = entry.state
+            yield ("cut off" if state == "running" and not locked else state), entry
+    for state in (DEAD, DONE):
+        for path in _by_age(state):
+            finished = read(path)
+            if finished is not None:
+                yield state, finished
 
 
 def dropped() -> int:
+    """How many abandoned hooks were too old to be kept."""
     try:
-        with open(os.path.join(place(), "dropped")) as file:
+        with open(os.path.join(folder(), "dropped")) as file:
             return int(file.read())
     except (FileNotFoundError, ValueError):
         return 0
 
 
-def is_worked_on(folder: str) -> bool:
+def _is_locked(group_folder: str) -> bool:
     try:
-        claimed = claim(folder)
+        claimed = claim(group_folder)
     except OSError:
         return False
     if claimed is None:
-        return os.path.exists(folder)
+        return os.path.exists(group_folder)
     claimed.release()
     return False
 
 
 def read(path: str) -> Entry | None:
-    """None where there is none, or nothing that can be understood."""
+    """The hook in a file. None if there is none, or it cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:
-            told = json.load(file)
-        return Entry(**{name: told[name] for name in told if name in _FIELDS})
+            stored = json.load(file)
+        return Entry(**{name: stored[name] for name in stored if name in _FIELDS})
     except (OSError, ValueError, TypeError):
         return None
 
@@ -253,25 +288,27 @@ def read(path: str) -> Entry | None:
 
 
 def _write(path: str, entry: Entry) -> None:
-    folder, name = os.path.split(path)
-    new = os.path.join(folder, f".{name}.{os.getpid()}.new")
+    parent, name = os.path.split(path)
+    draft = os.path.join(parent, f".{name}.{os.getpid()}.new")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    with open(os.open(new, flags, 0o600), "w", encoding="utf-8") as file:
+    with open(os.open(draft, flags, 0o600), "w", encoding="utf-8") as file:
         try:
-            _lock(file.fileno())  # for as long as we live: see `_was_given_up`
+            _lock(file.fileno())  # held while this process lives; see `_is_dead_draft`
             json.dump(asdict(entry), file)
             file.flush()
             os.fsync(file.fileno())
-            os.replace(new, path)
+            os.replace(draft, path)
         except BaseException:
-            _unlink(new)
+            _unlink(draft)
             raise
-    sync_folder(folder)
+    sync_folder(parent)
 
 
-def _was_given_up(path: str) -> bool:
-    """A file that was being written by somebody who is dead by now. One that has not got to
-    locking it yet finds it gone, and begins anew."""
+def _is_dead_draft(path: str) -> bool:
+    """Whether the writer of this draft is dead.
+
+    A writer that has not locked its draft yet finds it gone, and starts again.
+    """
     if not path.endswith(".new"):
         return False
     try:
@@ -285,7 +322,7 @@ def _was_given_up(path: str) -> bool:
 
 
 def _lock(fd: int) -> bool:
-    """Whether nobody else holds it; True, too, where files cannot be locked at all."""
+    """Lock a file. False if another process holds it; True where files cannot be locked at all."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -296,19 +333,20 @@ def _lock(fd: int) -> bool:
 
 
 def _by_age(state: str) -> list[str]:
-    folder = place(state)
-    found = []
-    for name in os.listdir(folder):
+    """The files of finished hooks, oldest first."""
+    parent = folder(state)
+    dated = []
+    for name in os.listdir(parent):
         if name.endswith(".json"):
-            path = os.path.join(folder, name)
+            path = os.path.join(parent, name)
             try:
-                found.append((os.stat(path).st_mtime_ns, path))
+                dated.append((os.stat(path).st_mtime_ns, path))
             except FileNotFoundError:
                 continue
-    return [path for _, path in sorted(found)]
+    return [path for _, path in sorted(dated)]
 
 
-def _forget_old(state: str, kept: int) -> int:
+def _drop_old(state: str, kept: int) -> int:
     old = _by_age(state)[:-kept]
     for path in old:
         _unlink(path)
@@ -317,7 +355,7 @@ def _forget_old(state: str, kept: int) -> int:
 
 
 def _count_dropped(more: int) -> None:
-    path = os.path.join(place(), "dropped")
+    path = os.path.join(folder(), "dropped")
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     with open(os.open(path, flags, 0o600), "r+") as file:
         before = file.read()
@@ -330,15 +368,3 @@ def _unlink(path: str) -> None:
         os.unlink(path)
     except FileNotFoundError:
         pass
-
-
-def every() -> Iterator[tuple[str, Entry]]:
-    """All there are, each with what it is now: waiting, running, failed, cut off, dead, done."""
-    for folder in groups():
-        worked_on = is_worked_on(folder)
-        for entry in entries(folder):
-            state = entry.state
-            yield ("cut off" if state == "running" and not worked_on else state), entry
-    for state in (DEAD, DONE):
-        for entry in settled(state):
-            yield state, entry

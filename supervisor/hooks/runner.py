@@ -1,11 +1,12 @@
-"""Works through the queue: each hook that is due, once; what failed again, later.
+"""Works through the queue: runs each due hook once, and retries failed ones later.
 
-Never lets one hook stop another, and never runs one that ended well a second time.
+Never lets one hook stop another, and never runs a hook again that succeeded.
 
-A hook is noted as begun before it starts and as ended after it did. Begun and not ended, and
-nobody at it: it was cut off, its outcome is unknown, and it runs again and is told so.
+The start of a hook is recorded before it starts, and its end after it ends. If only the start is
+recorded and no runner holds the folder, the hook was cut off: its result is unknown, and it runs
+again with an input that says so.
 
-Of all runners one stays for what has to wait; the others go when their first pass is over.
+One runner at a time stays to retry failed hooks. The others leave after their first pass.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import fcntl
 import os
 import time
 
-from .. import run as runs
+from ...ipc import endpoint
+from ..agents import registry
 from ..recovery import report
+from ..storage import run_folder as runs
 from . import process, queue
 from .entry import Entry
 
@@ -23,92 +26,123 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# How often the one that stays looks whether a hook has come, or been left by a dead runner.
-_LOOK = 5.0
-# Longer than anybody holds a lock who only wants to know whether it is held.
-_GLANCE = 0.05
+# How often the runner that stays looks for new hooks, and for hooks of dead runners.
+_INTERVAL = 5.0
+# Longer than anybody holds a lock just to see whether it is held.
+_LOCK_CHECK = 0.05
 
 
-def work(own: str | None, over: Callable[[], None]) -> None:
-    """Run what is due, of the run `own` or of all; `over` is called when that has been done
-    once. Then stay until nothing waits any more, unless another does so."""
+def work(run: str | None, first_pass_over: Callable[[], None]) -> None:
+    """Run what is due, of one run or of all (None), and call `first_pass_over`.
+
+    Then stay until nothing is pending, unless another runner stays already.
+    """
     try:
-        _pass(own)
+        _run_due(run)
     finally:
-        over()
-    while queue.groups() and (lock := _stay()) is not None:
+        first_pass_over()
+    while queue.groups() and (lock := _lock_to_stay()) is not None:
         try:
-            while (soonest := _pass(None)) is not None:
-                time.sleep(max(0.0, min(soonest - time.time(), _LOOK)))
+            while (next_due := _run_due(None)) is not None:
+                time.sleep(max(0.0, min(next_due - time.time(), _INTERVAL)))
         finally:
             os.close(lock)
-        # Who went because this lock was held may have left something to wait for since.
-        if _pass(None) is None:
+        # A runner that left because of this lock may have left a hook to retry.
+        if _run_due(None) is None:
             return
 
 
-def _pass(own: str | None) -> float | None:
-    """Run what is due; when to look again, None if nothing waits any more."""
-    soonest = None
+def _run_due(run: str | None) -> float | None:
+    """One pass over the queue. Returns when to look again; None if nothing is pending."""
+    next_due = None
     for folder in queue.groups():
-        if own is not None and not os.path.basename(folder).startswith(own + "."):
+        if run is not None and not os.path.basename(folder).startswith(run + "."):
             continue
-        # What is waited for may have to wait for an older one of the same process itself.
-        again = _attend(folder, wait=own is not None)
-        if again is not None:
-            soonest = again if soonest is None else min(soonest, again)
-    return soonest
+        # A runner for one run waits: its hooks may come after older ones of the same process.
+        due = _run_group(folder, wait=run is not None)
+        if due is not None:
+            next_due = due if next_due is None else min(next_due, due)
+    return next_due
 
 
-def _attend(folder: str, *, wait: bool) -> float | None:
+def _run_group(folder: str, *, wait: bool) -> float | None:
+    """Run the due hooks of one folder. Returns when to look at it again; None: never."""
     try:
         claimed = queue.claim(folder, wait=wait)
         if claimed is None and not wait:
-            time.sleep(_GLANCE)
+            time.sleep(_LOCK_CHECK)
             claimed = queue.claim(folder)
     except OSError:
-        return None  # a file system without locks: `hooks list` still shows it
+        return None  # a file system without locks; `hooks list` still shows the hooks
     if claimed is None:
-        return time.time() + _LOOK if os.path.exists(folder) else None
-    again: dict[str, float | None] = {}
+        return time.time() + _INTERVAL if os.path.exists(folder) else None
+    due: dict[str, float | None] = {}
     try:
-        # Those that were queued meanwhile, too: whoever did that may have found us here, and gone.
-        while new := [entry for entry in queue.entries(folder) if entry.id not in again]:
+        # Also hooks that are queued meanwhile: their runner may have found this lock and left.
+        while new := [entry for entry in queue.entries(folder) if entry.id not in due]:
             for entry in new:
-                due = entry.due(now := time.time())
-                again[entry.id] = due if due > now else _try(claimed, entry)
-        return min((due for due in again.values() if due is not None), default=None)
+                at: float | None = entry.due_at(now := time.time())
+                if at is not None and at <= now and os.path.exists(_replicas()):
+                    at = _ask_replica(claimed, entry, now)
+                due[entry.id] = at if at is None or at > now else _run_hook(claimed, entry)
+        return min((at for at in due.values() if at is not None), default=None)
     finally:
         queue.release(claimed)
 
 
-def _try(claimed: runs.Run, entry: Entry) -> float | None:
-    """Run a hook that is due; when it is due again, None if it never is."""
+def _replicas() -> str:
+    return os.path.join(endpoint.state_folder(), "replica")
+
+
+def _ask_replica(claimed: runs.Run, entry: Entry, now: float) -> float | None:
+    """Whether this machine may run it. Returns when it is due; None: another machine has it."""
+    from ..replica import places, starter  # only where a run ever had a replica
+
+    answer, why = places.may_run_hooks(entry.run)
+    if answer == places.WAIT:
+        for target in places.targets():
+            if os.path.exists(os.path.join(target, "runs", entry.run)):
+                if not starter.is_at_work(target):
+                    starter.start(target)
+                places.wake(target)
+        return now + _INTERVAL
+    if answer == places.NEVER:
+        entry.leave_to_others(now, why)
+        queue.save(claimed, entry)
+        report.note_hook(entry.run, entry.stream, entry.session, entry.summary())
+        queue.finish(claimed, entry)
+        return None
+    return now
+
+
+def _run_hook(claimed: runs.Run, entry: Entry) -> float | None:
+    """Run a hook that is due. Returns when to retry it; None if it is done or abandoned."""
     entry.close_cut_off(time.time())
     if entry.state not in ("done", "dead"):
-        entry.begin(time.time())
+        entry.start_attempt(time.time())
         queue.save(claimed, entry)
-        told = entry.telling(os.getpid(), queue.ledger(claimed, entry))
-        env = None if entry.env is None else _environment(entry.env)
-        outcome, output = process.run(entry.words, told, entry.folder, env, entry.timeout)
-        entry.end(time.time(), outcome, output)
+        event = entry.standard_input(os.getpid(), queue.ledger(claimed, entry))
+        env = _environment(entry)
+        outcome, output = process.run(entry.words, event, entry.folder, env, entry.timeout)
+        entry.end_attempt(time.time(), outcome, output)
     queue.save(claimed, entry)
-    report.note_hook(entry.run, entry.stream, entry.session, entry.as_ran())
+    report.note_hook(entry.run, entry.stream, entry.session, entry.summary())
     if entry.state in ("done", "dead"):
-        queue.settle(claimed, entry)
+        queue.finish(claimed, entry)
         return None
-    return entry.due(time.time())
+    return entry.due_at(time.time())
 
 
-def _environment(theirs: dict[str, str]) -> dict[str, str]:
-    """That of the dead process, as far as it differs from ours, and nothing of us in it."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("HERMES_")}
-    return ours | theirs
+def _environment(entry: Entry) -> dict[str, str] | None:
+    """For an agent's own hooks, the environment of the dead agent; otherwise the runner's own."""
+    if entry.env is None:
+        return None
+    return registry.named(entry.kind).hook_environment(os.environ, entry.env)
 
 
-def _stay() -> int | None:
-    """The lock of the one that stays; None if another has it."""
-    path = os.path.join(queue.place(), "lock")
+def _lock_to_stay() -> int | None:
+    """The lock of the one runner that stays; None if another runner holds it."""
+    path = os.path.join(queue.folder(), "lock")
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

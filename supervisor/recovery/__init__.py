@@ -1,9 +1,5 @@
-"""Recovery: one function of (journal, state.db), used at a death, at the next start, and by hand.
+"""Journal to plan: gather a stream, replay it, decide the outcome, reconcile, finish.
 
-gather      reads a stream's files into frames               I/O
-replay      folds frames into sessions                       pure
-outcome     what a death means for a session                 pure, a table
-reconcile   compares a session with its rows, plans          pure
-statedb     applies a plan, with a marker, exactly once      I/O
-finish      the order of these steps; hooks are queued (see ../hooks)
+Imports `agents`, `statedb`, `storage` and the rooms below them.
+Never imports `hooks`: it reports what happened, and the caller queues hooks.
 """

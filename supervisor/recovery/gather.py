@@ -1,13 +1,12 @@
-"""Reads a stream's files into one run of frames: journal segments, spool and ring, by number.
+"""Reads a stream's files into one sequence of frames: journal segments, spool and ring, by number.
 
 Never changes a file. What is damaged is named, with the place; what is whole is used.
 
-A stream whose `<stream>.settled` is there has been finished, and only its removal was cut off:
-what is left of its files says nothing any more.
+If `<stream>.settled` exists, the stream has been finished, and only its removal was interrupted:
+its remaining files are ignored.
 
-What compaction dropped may still lie elsewhere, in an older segment or in the spool: there it is
-passed over. And spool and ring say who speaks, but neither what the kernel saw nor that he is
-dead.
+Records that compaction dropped may still be in an older segment or in the spool: they are skipped.
+Spool and ring say who sent them, but neither what the kernel saw nor that the process is dead.
 """
 
 from __future__ import annotations
@@ -16,7 +15,8 @@ import os
 import stat
 
 from ...ipc import frames, records, ring
-from ..plain import dataclass, field
+from ...ipc.lightweight.dataclass import dataclass, field
+from ..model.unwritten import Unwritten
 
 _HOLES_TOLD = 3
 
@@ -29,6 +29,8 @@ class Gathered:
     """File name to what is wrong with it. A torn end is not: the writer died, that is all."""
     newest: float = 0.0
     """When the last byte was written: the last sign of life, if nobody saw the death."""
+    handed_over: int = 0
+    """The highest number that is known to exist, even if its frame is missing."""
 
 
 def files_of(folder: str, stream: str) -> list[str]:
@@ -40,7 +42,7 @@ def files_of(folder: str, stream: str) -> list[str]:
 
 
 def stored_name(stream: str) -> str:
-    """The file that says what we stored of a living stream. Read with its segments."""
+    """The file that lists what we stored of a living stream. It is read with the segments."""
     return f"{stream}.stored.log"
 
 
@@ -48,8 +50,15 @@ def tombstone(folder: str, stream: str) -> str:
     return os.path.join(folder, stream + ".settled")
 
 
-def gather(folder: str, stream: str, only: list[str] | None = None) -> Gathered:
-    found = Gathered()
+def gather(
+    folder: str,
+    stream: str,
+    only: list[str] | None = None,
+    unwritten: Unwritten | None = None,
+) -> Gathered:
+    """`only`: not all files. `unwritten`: what a living supervisor has in memory besides."""
+    unwritten = unwritten or Unwritten()
+    found = Gathered(handed_over=unwritten.refused)
     if os.path.exists(tombstone(folder, stream)):
         found.files = files_of(folder, stream)
         return found
@@ -64,13 +73,17 @@ def gather(folder: str, stream: str, only: list[str] | None = None) -> Gathered:
             continue
         with open(path, "rb") as file:
             data = file.read()
-            if name != stored_name(stream):  # that one is our word, and no sign of life
+            if name != stored_name(stream):  # we wrote that one, so it is no sign of life
                 found.newest = max(found.newest, os.fstat(file.fileno()).st_mtime)
-        salvaged = _in_ring(data) if name.endswith(".ring") else frames.salvage(data)
+        if name.endswith(".ring"):
+            salvaged = _in_ring(data)
+            found.handed_over = max(found.handed_over, ring.handed_over(data))
+        else:
+            salvaged = frames.salvage(data)
         if salvaged.holes:
-            told = [repr(hole) for hole in salvaged.holes[:_HOLES_TOLD]]
-            more = len(salvaged.holes) - len(told)
-            found.damaged[name] = "; ".join(told) + (f"; and {more} more" if more else "")
+            descriptions = [repr(hole) for hole in salvaged.holes[:_HOLES_TOLD]]
+            more = len(salvaged.holes) - len(descriptions)
+            found.damaged[name] = "; ".join(descriptions) + (f"; and {more} more" if more else "")
         for seq, frame in salvaged.frames:
             if seq != frames.HANDSHAKE:
                 numbered.setdefault(seq, frame)
@@ -82,6 +95,11 @@ def gather(folder: str, stream: str, only: list[str] | None = None) -> Gathered:
                 upto = said.get("through")
                 if said.get("kind") == "compacted" and isinstance(upto, int) and upto > through:
                     through, compacted = upto, {number for number, _ in salvaged.frames}
+    for seq, frame in unwritten.frames:
+        if seq != frames.HANDSHAKE:
+            numbered.setdefault(seq, frame)
+        else:
+            handshakes.setdefault(frame)
     numbered = {seq: frame for seq, frame in numbered.items() if seq > through or seq in compacted}
     found.frames = [(frames.HANDSHAKE, frame) for frame in handshakes]
     found.frames += sorted(numbered.items())

@@ -1,0 +1,1 @@
+"""Not Python: the guest inside Node agents. The supervisor copies these files."""

@@ -1,1 +1,0 @@
-"""What recovery has to know of particular agents: one module each."""

@@ -1,0 +1,28 @@
+"""`hermes-supervise help [COMMAND]`: the same as --help, for those who type it as a command."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+
+from ..errors import USAGE, CommandError, Parser
+
+
+def parser() -> argparse.ArgumentParser:
+    command = Parser(prog="hermes-supervise help", description="Show the help of a command.")
+    command.add_argument("name", nargs="?", metavar="NAME", help="the command")
+    return command
+
+
+def main(argv: list[str]) -> int:
+    from ...__main__ import COMMANDS, usage  # they import us by name
+
+    name = parser().parse_args(argv).name
+    if name is None:
+        print(usage(), end="")
+        return 0
+    if name not in COMMANDS:
+        raise CommandError(f"no command {name!r}; `hermes-supervise --help` lists them", USAGE)
+    status = import_module(f".{name.replace('-', '_')}", __package__).main(["--help"])
+    assert isinstance(status, int)
+    return status

@@ -1,0 +1,19 @@
+"""`hermes-supervise version`: the same as --version, for those who type it as a command."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..errors import Parser
+
+
+def parser() -> argparse.ArgumentParser:
+    return Parser(prog="hermes-supervise version", description="Show the version.")
+
+
+def main(argv: list[str]) -> int:
+    from ...__main__ import version  # it imports us by name
+
+    parser().parse_args(argv)
+    print(version())
+    return 0

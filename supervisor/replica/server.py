@@ -1,0 +1,394 @@
+"""The replica's database: what is asked of it, and what it is told. The only user of psycopg.
+
+Never decides anything: `claims.py` does. A connection that fails raises `Unreachable`; the caller
+connects again and asks what is there, because a commit whose answer was lost may have happened.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import psycopg
+
+from ...ipc.lightweight import json
+from . import claims, tables
+from .seal import key_in
+
+LEASE = 60.0
+_CONNECT_TIMEOUT = 10
+_STATEMENT_TIMEOUT = 30_000
+
+
+class Unreachable(Exception):
+    """The database cannot be used now; the text says why."""
+
+
+class NotReady(Exception):
+    """The database has no tables of ours, or those of a later version."""
+
+
+class Differs(Exception):
+    """A position holds something else than what we have under it."""
+
+    def __init__(self, stream: str, position: int) -> None:
+        super().__init__(f"position {position} of stream {stream} holds another record")
+        self.stream = stream
+
+
+class Server:
+    def __init__(self, where: str, *, check: bool = True) -> None:
+        try:
+            self._db = psycopg.connect(
+                where,
+                autocommit=True,
+                **_defaults(where),
+            )
+            self._db.execute("SET synchronous_commit = on")
+            self._db.execute(f"SET statement_timeout = {_STATEMENT_TIMEOUT}")
+            self._db.execute(f"SET idle_in_transaction_session_timeout = {_STATEMENT_TIMEOUT}")
+        except psycopg.Error as error:
+            raise Unreachable(_reason(error)) from error
+        if check:
+            try:
+                self._check_version()
+            except BaseException:
+                self.close()
+                raise
+
+    def _check_version(self) -> None:
+        try:
+            [[version]] = self._run(tables.FIND_VERSION)
+        except (NotReady, ValueError):
+            raise NotReady(
+                "the database is not prepared; run `hermes-supervise fleet init` once"
+            ) from None
+        _check(int(version))
+
+    def close(self) -> None:
+        try:
+            self._db.close()
+        except psycopg.Error:
+            pass
+
+    def _run(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+        try:
+            cursor = self._db.execute(statement, values or None)
+            return cursor.fetchall() if cursor.description else []
+        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
+            raise NotReady(_reason(error)) from error
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise NotReady(f"no right: {_reason(error)}") from error
+        except psycopg.Error as error:
+            raise Unreachable(_reason(error)) from error
+
+    def _change(self, statement: str, **values: Any) -> int:
+        """How many rows it changed."""
+        try:
+            return int(self._db.execute(statement, values).rowcount)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise NotReady(f"no right: {_reason(error)}") from error
+        except psycopg.Error as error:
+            raise Unreachable(_reason(error)) from error
+
+    def _transaction(self) -> _Transaction:
+        return _Transaction(self._db)
+
+    # -- the shipper ---------------------------------------------------------------------------
+
+    def migrate(self, *, create: bool) -> tuple[int, int]:
+        """Make the tables, or bring them to our version: the version before (0: none), and now.
+        `create`: only make them where there are none."""
+        with self._transaction():
+            self._run(tables.LOCK_SCHEMA)
+            [[exists]] = self._run(tables.SCHEMA_EXISTS)
+            before = int(self._run(tables.FIND_VERSION)[0][0]) if exists else 0
+            if create == bool(before) or before == tables.VERSION:
+                return before, before
+            if before > tables.VERSION:
+                _check(before)
+            self._run("SET LOCAL statement_timeout = 0")
+            for step in tables.MIGRATIONS[before:]:
+                self._run(step)
+            self._change(tables.SET_VERSION, version=str(tables.VERSION))
+            return before, tables.VERSION
+
+    def register(self, machine: str, name: str) -> tuple[int, bool]:
+        """The machine's epoch, and whether it was declared lost."""
+        [[epoch, lost]] = self._run(tables.REGISTER, machine=machine, name=_text(name))
+        return epoch, lost
+
+    def renew(self, machine: str, epoch: int) -> bool:
+        """False: the machine was declared lost meanwhile."""
+        rows = self._run(tables.RENEW, machine=machine, epoch=epoch, lease=LEASE)
+        for [version] in rows:
+            _check(int(version))
+        return len(rows) == 1
+
+    def come_back(self, machine: str) -> None:
+        """The machine was declared lost, and is here: what nobody claimed is its own again."""
+        with self._transaction():
+            self._change(tables.COME_BACK, machine=machine)
+
+    def taken(self, machine: str) -> dict[str, str]:
+        """The runs of this machine that another one claimed, with its name."""
+        return dict(self._run(tables.TAKEN, machine=machine))
+
+    def have(self, streams: list[str]) -> dict[str, int]:
+        """The last position of each stream."""
+        return dict(self._run(tables.HAVE, streams=streams))
+
+    def add_run(self, machine: str, run: str, about: bytes) -> None:
+        self._change(tables.ADD_RUN, machine=machine, run=run, about=about)
+
+    def unknown_runs(self, machine: str, runs: list[str]) -> list[str]:
+        """Of the runs of a machine, those that are not there."""
+        return [row[0] for row in self._run(tables.UNKNOWN_RUNS, machine=machine, runs=runs)]
+
+    def end_run(self, machine: str, epoch: int, run: str) -> bool:
+        """The machine has finished a run itself. False: it was declared lost meanwhile."""
+        with self._transaction():
+            [[now, lost]] = self._run(tables.LOCK_EPOCH, machine=machine)
+            if lost or now != epoch:
+                return False
+            self._change(tables.END_RUN, machine=machine, run=run)
+            return True
+
+    def ship(
+        self,
+        machine: str,
+        frames: list[tuple[str, int, int, bytes]],
+        streams: dict[str, str],
+        shares: list[tuple[str, str, str | None]],
+        runs: list[str],
+    ) -> None:
+        """One transaction: frames (stream, position, number, body), and what is new beside them:
+        streams with their runs, and shares (session, stream, title)."""
+        with self._transaction():
+            if streams:
+                self._change(
+                    tables.ADD_STREAMS,
+                    machine=machine,
+                    streams=list(streams),
+                    runs=list(streams.values()),
+                )
+            if shares:
+                self._change(
+                    tables.ADD_SHARES,
+                    sessions=[_text(session) for session, _, _ in shares],
+                    streams=[stream for _, stream, _ in shares],
+                    titles=[None if t is None else _text(t) for _, _, t in shares],
+                )
+            if frames:
+                columns = [list(column) for column in zip(*frames, strict=True)]
+                values = dict(zip(("streams", "positions", "seqs", "bodies"), columns, strict=True))
+                if self._change(tables.ADD_FRAMES, **values) < len(frames):
+                    del values["seqs"]
+                    for stream, position in self._run(tables.DIFFERING, **values):
+                        raise Differs(stream, position)
+            if runs:
+                self._change(tables.HEARD, machine=machine, runs=runs)
+
+    # -- who may finalise ------------------------------------------------------------------------
+
+    def lose(self, machine: str, because: str) -> bool:
+        """Declare a machine lost. False: its lease is not over, or it is lost already."""
+        return self._change(tables.LOSE, machine=machine, because=_text(because)) == 1
+
+    def claim(self, me: str, machine: str, run: str) -> tuple[int | None, bool, str]:
+        """The epoch of the claim, whether its hooks are owed; or None, and why not."""
+        with self._transaction():
+            # Everybody who may change the answer locks these rows first, in this order.
+            before = self._run(tables.CLAIMED_BY, machine=machine, run=run)
+            if not before:
+                return None, False, "there is no such run"
+            concerned = sorted({machine, before[0][0] or machine})
+            found = {row[0]: row[1] for row in self._run(tables.LOCK_MACHINES, machines=concerned)}
+            [(epoch, claimed_by, ended, recovered)] = self._run(
+                tables.RUN_FOR_CLAIM, machine=machine, run=run
+            )
+            answer, why = claims.claim(
+                me, machine, lost=found.get(machine, False), claimed_by=claimed_by,
+                claimer_lost=claimed_by is not None and found.get(claimed_by, False),
+            )  # fmt: skip
+            if answer == claims.REFUSED:
+                return None, False, why
+            [[epoch]] = self._run(tables.CLAIM, me=me, machine=machine, run=run, epoch=epoch)
+            hooks = claims.owes_hooks(ended=ended, recovered=recovered)
+            return epoch, hooks, ""
+
+    def recovered(
+        self, me: str, machine: str, run: str, epoch: int, upto: dict[str, int] | None = None
+    ) -> bool:
+        """Say that a claimed run is recovered, up to a position in each stream. False: the claim
+        is no longer ours."""
+        values = {"me": me, "machine": machine, "run": run, "epoch": epoch}
+        values["upto"] = json.dumps(upto or {})
+        return self._change(tables.RECOVERED, **values) == 1
+
+    def recovered_to(self, machine: str, run: str) -> dict[str, int] | None:
+        """How far the run was recovered by the machine that has claimed it; None: not yet."""
+        [[upto]] = self._run(tables.RECOVERED_TO, machine=machine, run=run)
+        return None if upto is None else {str(s): int(p) for s, p in upto.items()}
+
+    # -- forgetting ------------------------------------------------------------------------------
+
+    def forgettable(self, machine: str | None, older: float) -> list[tuple[str, str, bool, bool]]:
+        """Machine, run, whether it is open, and whether its machine is alive; of one machine, or
+        of all. `older`: not heard of for so many seconds."""
+        rows = self._run(tables.FORGETTABLE, machine=machine, older=older)
+        return [(row[0], row[1], row[2], row[3]) for row in rows]
+
+    def forget_run(self, machine: str, run: str, *, even_open: bool = False) -> bool:
+        """Delete all that is there of a run. False: nobody has finished it, or somebody recovers
+        it just now."""
+        with self._transaction():
+            # As for a claim: whoever changes the answer locks these rows first, in this order.
+            before = self._run(tables.CLAIMED_BY, machine=machine, run=run)
+            concerned = sorted({machine, *(row[0] for row in before if row[0])})
+            self._run(tables.LOCK_MACHINES, machines=concerned)
+            for is_open, is_claimed in self._run(tables.IS_OPEN, machine=machine, run=run):
+                if is_open and (is_claimed or not even_open):
+                    return False
+                for statement in tables.FORGET_RUN:
+                    self._change(statement, machine=machine, run=run)
+            return True
+
+    def forget_machine(self, machine: str) -> bool:
+        """Delete a machine that has no runs. False: it has, or it is alive."""
+        return self._change(tables.FORGET_MACHINE, machine=machine) == 1
+
+    def forget_expired(self, machine: str, older: float) -> int:
+        """Delete some of this machine's own finished runs; how many."""
+        rows = self._run(tables.EXPIRED, machine=machine, older=older)
+        return sum(self.forget_run(machine, row[0]) for row in rows)
+
+    def forgotten(self, machine: str, runs: list[str]) -> set[str]:
+        """Of the runs of a machine, those that were deleted on purpose."""
+        return {row[0] for row in self._run(tables.FORGOTTEN, machine=machine, runs=runs)}
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def machines(self) -> list[dict[str, Any]]:
+        names = ("machine", "name", "owner", "seen", "state", "lost_at", "lost_because", "lease")
+        return [dict(zip(names, row, strict=True)) for row in self._run(tables.MACHINES)]
+
+    def runs(self) -> list[dict[str, Any]]:
+        names = ("machine", "run", "began", "heard", "ended_at", "claimed_by", "recovered_at",
+                 "records")  # fmt: skip
+        return [dict(zip(names, row, strict=True)) for row in self._run(tables.RUNS)]
+
+    def sessions(self) -> list[dict[str, Any]]:
+        names = ("machine", "run", "session", "title", "began")
+        return [dict(zip(names, row, strict=True)) for row in self._run(tables.SESSIONS)]
+
+    def runs_of(self, session: str) -> list[tuple[str, str, str]]:
+        """Machine, run and session id of the runs in which a session was spoken, the latest last.
+        `session` may be the beginning of an id."""
+        escaped = _text(session).replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+        rows = self._run(tables.RUNS_OF, session=_text(session), prefix=escaped + "%")
+        exact = [row for row in rows if row[2] == session]
+        return [(machine, run, id) for machine, run, id, _ in exact or rows]
+
+    def went_on(self, machine: str, run: str) -> set[str]:
+        return {row[0] for row in self._run(tables.WENT_ON, machine=machine, run=run)}
+
+    def about(self, machine: str, run: str) -> tuple[bytes, float]:
+        """What the run's settings were, and when it was last heard of."""
+        [[about, heard]] = self._run(tables.ABOUT, machine=machine, run=run)
+        return bytes(about), heard
+
+    def keys_of(self, machine: str, run: str) -> set[bytes]:
+        """The ids of the keys that the records of a run are encrypted with."""
+        rows = self._run(tables.SEALS, machine=machine, run=run)
+        found = {key_in(bytes(row[0])) for row in rows} | {key_in(self.about(machine, run)[0])}
+        return {key for key in found if key is not None}
+
+    def frames(self, machine: str, run: str) -> dict[str, list[tuple[int, bytes]]]:
+        """By stream: position and body, in the order of their positions."""
+        found: dict[str, list[tuple[int, bytes]]] = {}
+        try:
+            with self._db.transaction(), self._db.cursor("frames", binary=True) as cursor:
+                cursor.itersize = 2000
+                cursor.execute(tables.FRAMES, {"machine": machine, "run": run})
+                for stream, position, body in cursor:
+                    found.setdefault(stream, []).append((position, bytes(body)))
+        except psycopg.Error as error:
+            raise Unreachable(_reason(error)) from error
+        return found
+
+    def settings(self) -> dict[str, str]:
+        return dict(self._run(tables.SETTINGS))
+
+    def lacking_rights(self) -> list[str]:
+        return [table for table, granted in self._run(tables.RIGHTS) if not granted]
+
+    def clock(self) -> float:
+        [[now]] = self._run("SELECT extract(epoch FROM clock_timestamp())::float8")
+        return float(now)
+
+    def is_encrypted(self) -> bool | None:
+        """None: the connection does not leave the machine."""
+        rows = self._run("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
+        local = (self._db.info.host or "/").startswith("/")
+        return None if local else bool(rows and rows[0][0])
+
+
+class _Transaction:
+    def __init__(self, db: psycopg.Connection[Any]) -> None:
+        self._within = db.transaction()
+
+    def __enter__(self) -> None:
+        try:
+            self._within.__enter__()
+        except psycopg.Error as error:
+            raise Unreachable(_reason(error)) from error
+
+    def __exit__(self, *exception: Any) -> None:
+        try:
+            self._within.__exit__(*exception)
+        except psycopg.Error as error:
+            raise Unreachable(_reason(error)) from error
+
+
+def _check(version: int) -> None:
+    """Whether we may use tables of this version."""
+    if version > tables.VERSION:
+        raise NotReady(
+            f"the tables are of version {version}, and this hermes-supervise knows "
+            f"{tables.VERSION}; upgrade hermes-supervise on this machine"
+        )
+    if version < tables.VERSION:
+        raise NotReady(
+            f"the tables are of version {version}, and this hermes-supervise needs "
+            f"{tables.VERSION}; run `hermes-supervise fleet migrate` once"
+        )
+
+
+def _defaults(where: str) -> dict[str, Any]:
+    """What the user has not set: to notice a dead connection, and to be known by name."""
+    given = psycopg.conninfo.conninfo_to_dict(where)
+    wanted: dict[str, Any] = {
+        "application_name": "hermes-supervise",
+        "connect_timeout": _CONNECT_TIMEOUT,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": _STATEMENT_TIMEOUT,
+    }
+    variables = {"application_name": "PGAPPNAME", "connect_timeout": "PGCONNECT_TIMEOUT"}
+    return {
+        name: value
+        for name, value in wanted.items()
+        if name not in given and variables.get(name, "") not in os.environ
+    }
+
+
+def _text(value: str) -> str:
+    """What a text column takes: no NUL, and no lone surrogate."""
+    return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def _reason(error: psycopg.Error) -> str:
+    text = " ".join(str(error).split())
+    return text or type(error).__name__

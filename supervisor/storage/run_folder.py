@@ -1,0 +1,485 @@
+"""The folder of one run: its name, its lock, and what a later recovery must know about it.
+
+Never reads a journal.
+
+    runs/<run>/lock        held (flock) by the one process that may finish this run: its
+                           supervisor, or a recoverer after the supervisor's death
+    runs/<run>/run.json    the command, and where and how to finish its sessions
+    runs/<run>/agent       the process that was started: pid, start time, boot
+    runs/<run>/…           journals and spools (see journal.py), hooks.jsonl, report.jsonl
+
+A run whose folder exists and whose lock is free was left behind. The folder is removed once
+everything in it is settled and nobody is left who may still send messages: neither the agent, nor
+any other process that was started in the run. A forked child may send its first record long after
+the agent is gone, and then this folder is all it has.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+
+from ...ipc import endpoint
+from ...ipc.lightweight import json
+from ..model.checked import RUN, checked
+from ..process.platform import boot_id, lock_holder, process_start
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+_REPORTS_KEPT = 500
+# How often to ask whether a dead supervisor's job has ended.
+_ASK_AGAIN = 0.02
+
+_claimed: set[str] = set()
+
+
+class Run:
+    """A run's folder, with its lock held through `lock`."""
+
+    def __init__(self, folder: str, lock: int) -> None:
+        self.folder = folder
+        self.name = os.path.basename(folder)
+        self.lock = lock
+        self.is_below_us = False
+        """Every process that was started in it is a descendant of this process."""
+        self.transcript_stream: str | None = None
+        """The stream of the process that follows the agent's transcripts, if it has any."""
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.folder, name)
+
+    def streams(self) -> list[str]:
+        """The streams that still have files in this folder."""
+        files = os.listdir(self.folder)
+        return sorted({name.split(".", 1)[0] for name in files if is_stream_file(name)})
+
+    def release(self) -> None:
+        _claimed.discard(self.folder)
+        os.close(self.lock)
+
+
+# In a run's folder: what a live tap of the agent reports.
+TAP_FOLDER = "tap"
+# In a run's folder: the command has ended, and a daemon goes on with its turn.
+GOES_ON = "goes_on"
+# The status of a transcript process that has seen that turn end.
+IDLE = 3
+# In a run's folder: a process may have been left that could not be looked at.
+_UNSEEN = "unseen"
+# In a run's folder: the agent runs as this user, who is not ours, or tried to connect as such.
+_OTHER_USER = "other_user"
+
+
+# In the folder of a run with a replica: the folder that the replica's own files are in.
+REPLICA_NOTE = "replica"
+
+
+def replica_of(folder: str) -> str | None:
+    """Where the files of a run's replica are; None: it has none."""
+    try:
+        with open(os.path.join(folder, REPLICA_NOTE), encoding="utf-8") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
+def is_stream_file(name: str) -> bool:
+    stem = name.partition(".")[0]
+    named = len(stem) == 32 and not stem.strip("0123456789abcdef")
+    return named and name.endswith((".log", ".spool", ".ring", ".settled"))
+
+
+def runs_folder() -> str:
+    return endpoint.private_folder(os.path.join(endpoint.state_folder(), "runs"))
+
+
+def create(about: dict[str, object]) -> Run:
+    lock = None
+    while lock is None:
+        name = time.strftime("%Y%m%d-%H%M%S-") + os.urandom(4).hex()
+        folder = os.path.join(runs_folder(), name)
+        os.mkdir(folder, 0o700)
+        # None: a recoverer found the folder before it was locked, and removes it.
+        lock = _lock(folder)
+    described = {"boot": boot_id(), "started": time.time(), **about}
+    with open(os.path.join(folder, "run.json"), "w", opener=_private) as file:
+        file.write(json.compact(described))
+    run = Run(folder, lock)
+    run.is_below_us = True
+    run.transcript_stream = str(about["watcher"]) if "watcher" in about else None
+    return run
+
+
+def settings(run: Run) -> dict[str, Any]:
+    """What run.json says, in the types that it was written in. With `lost` if something of it, or
+    all, cannot be read: the disk was full, or its end was lost with the power."""
+    try:
+        with open(run.path("run.json"), encoding="utf-8") as file:
+            found = json.loads(file.read())
+    except (OSError, ValueError):
+        return {"lost": True}
+    kept = {name: value for name, value in checked(found, RUN).items() if value is not None}
+    kept.pop("lost", None)
+    whole = (
+        isinstance(found, dict)
+        and found
+        and all(name in kept for name, value in found.items() if value is not None)
+    )
+    return kept if whole else {**kept, "lost": True}
+
+
+def make(folder: str) -> Run:
+    """A folder that is to become a run, locked by us. Nobody looks for it where it is."""
+    os.mkdir(folder, 0o700)
+    lock = _lock(folder)
+    if lock is None:
+        raise FileExistsError(f"{folder} is in use by another process")
+    return Run(folder, lock)
+
+
+def put_in_place(run: Run) -> Run:
+    """A folder that was made elsewhere becomes a run, with everything in it, in one step."""
+    folder = os.path.join(runs_folder(), run.name)
+    os.rename(run.folder, folder)
+    endpoint.sync_folder(runs_folder())
+    _claimed.add(folder)
+    return Run(folder, run.lock)
+
+
+def make_durable(folder: str) -> None:
+    """Sync the run's folder, run.json and the folders above, before the first journal is written:
+    after a power loss a journal without them would be lost or misread."""
+    try:
+        fd = os.open(os.path.join(folder, "run.json"), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        pass
+    else:
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    for path in (folder, runs_folder(), endpoint.state_folder()):
+        endpoint.sync_folder(path)
+    # The folders above may be just as new, unless we cannot write there.
+    above = os.path.dirname(endpoint.state_folder())
+    while os.access(above, os.W_OK | os.R_OK):
+        endpoint.sync_folder(above)
+        if above == os.path.dirname(above):
+            break
+        above = os.path.dirname(above)
+
+
+def record_agent(run: Run, pid: int) -> None:
+    """Record which process the run is for. An agent that sends nothing is known only by this."""
+    try:
+        with open(run.path("agent"), "w", opener=_private) as file:
+            file.write(f"{pid} {process_start(pid)} {boot_id()}")
+    except OSError:
+        pass  # an agent that connects is known by its stream
+
+
+def note_other_user(run: Run, uid: int) -> None:
+    """Write down that a process of the agent's runs as another user."""
+    try:
+        with open(run.path(_OTHER_USER), "w", opener=_private) as file:
+            file.write(str(uid))
+    except OSError:
+        pass  # the notice at the end says it
+
+
+def other_user(run: Run) -> int | None:
+    """What `note_other_user` wrote."""
+    try:
+        with open(run.path(_OTHER_USER)) as file:
+            return int(file.read())
+    except (OSError, ValueError):
+        return None
+
+
+def hand_over(run: Run, pid: int) -> None:
+    """The command has ended, and this daemon goes on with its turn: whoever takes the run over
+    waits for that turn."""
+    with open(run.path(GOES_ON), "w", opener=_private) as file:
+        file.write(f"{pid}\n")
+    record_agent(run, pid)
+
+
+def let_go(run: Run) -> None:
+    """The daemon that went on with the turn lives on, and is not of this run any more."""
+    for name in (GOES_ON, "agent"):
+        try:
+            os.unlink(run.path(name))
+        except FileNotFoundError:
+            continue
+
+
+def living_agent(run: Run) -> tuple[int, int | None] | None:
+    """The agent's pid and start time, if it is still alive."""
+    try:
+        with open(run.path("agent")) as file:
+            pid, start, boot = file.read().split(" ")
+        who = int(pid), None if start == "None" else int(start)
+    except (OSError, ValueError):
+        return None
+    from ..process.death import may_live  # start-up: no run asks this before its agent starts
+
+    return who if not is_of_another_boot(boot) and may_live(*who) else None
+
+
+def is_of_another_boot(boot: object) -> bool:
+    """True if the machine has restarted since it called its boot by this name. Without a name,
+    then or now, that is not known."""
+    return bool(boot) and boot != (now := boot_id()) and bool(now)
+
+
+def holder_of(folder: str) -> int | None:
+    """The pid that holds a run's lock, read from the kernel's list of locks, which disturbs
+    nobody. 0: locked by a process that cannot be seen from here. None: not locked."""
+    path = os.path.join(folder, "lock")
+    try:
+        inode = os.stat(path).st_ino
+    except OSError:
+        return None
+    if (pid := lock_holder(inode)) is not None:
+        return pid
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return 0
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return None
+
+
+def claim(folder: str, *, wait: bool = False) -> Run | None:
+    """Lock a run; None if it is settled, or if another process has it. `wait`: until it is free."""
+    lock = _lock(folder, wait=wait)
+    if lock is None:
+        return None
+    _claimed.add(folder)
+    return Run(folder, lock)
+
+
+def claim_after_job(folder: str, patience: float) -> Run | None:
+    """`claim`, but if the supervisor was killed and a job that it had forked is still at work,
+    wait for that job: it has the lock, and what it does not finish nobody else would."""
+    until = time.monotonic() + patience
+    while (run := claim(folder)) is None and time.monotonic() < until:
+        if not _is_held_by_orphan(folder):
+            # It may have ended just now.
+            return claim(folder)
+        time.sleep(_ASK_AGAIN)
+    return run
+
+
+def _is_held_by_orphan(folder: str) -> bool:
+    """True if a run is locked, and the process that locked it is dead."""
+    pid = holder_of(folder)
+    if pid is None:
+        return False
+    if pid:
+        from ..process.death import lives  # start-up: only `recover` asks this
+
+        return not lives(pid, process_start(pid) or 0)
+    # In a container the kernel does not name a holder that is dead. But a supervisor that was
+    # killed has left its socket.
+    from ...ipc.lightweight import socket
+
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.connect(endpoint.socket_path(os.path.basename(folder)))
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        pass
+    finally:
+        connection.close()
+    return False
+
+
+def is_claimed_here(folder: str) -> bool:
+    """True if this process, or one that it was forked from, locked the run and has not released
+    it. The kernel's list of locks does not tell a forked process from its parent."""
+    return folder in _claimed
+
+
+def why_unwritable(run: Run) -> str | None:
+    """Why nothing more can be written to the run's folder; None: something can be."""
+    path = run.path("probe")
+    try:
+        with open(path, "w", opener=_private) as file:
+            file.write(" " * 4096)
+        return None
+    except OSError as error:
+        return f"{run.folder}: {error.strerror or error}"
+    finally:
+        try:
+            os.unlink(path)
+        except OSError:
+            pass  # it could not be made
+
+
+def left_behind() -> Iterator[str]:
+    """Folders of all runs, living or left behind, in the order in which they began; `claim` finds
+    out which. A session that went on in a later run is recovered in this order."""
+    try:
+        folder = runs_folder()
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in sorted(names, key=lambda name: _beginning(folder, name)) if names else ():
+        yield os.path.join(folder, name)
+
+
+def _beginning(folder: str, name: str) -> tuple[str, int]:
+    """A run's name has the second in which it began, its lock the moment: nobody writes to that."""
+    try:
+        moment = os.stat(os.path.join(folder, name, "lock")).st_mtime_ns
+    except OSError:
+        moment = 0
+    return name.rpartition("-")[0], moment
+
+
+def retire(run: Run, *, keep: bool = False) -> bool:
+    """End a run: keep the report and remove the folder if it is settled, then release the lock.
+    `keep`: something is left to do that no file in it may show. True if a process is left that may
+    still send records, so that the folder stays."""
+    # In this order: a process that is gone by now has written all its records.
+    speakers = living_agent(run) is not None or _may_still_send(run)
+    if not speakers and not keep and not run.streams():
+        if os.path.exists(run.path("report.jsonl")):
+            _keep_report(run)
+        _remove(run)
+    run.release()
+    return speakers
+
+
+def _may_still_send(run: Run) -> bool:
+    """True if a process that was started in a run is still alive. Where processes cannot be looked
+    at, any process that we have left counts, and whoever comes later believes what was noted."""
+    from ..process.platform import sees_processes  # start-up: only an end needs it
+    from ..process.tree import has_children, started_in
+
+    if sees_processes():
+        return bool(started_in(run.name, below_us=run.is_below_us))
+    if not run.is_below_us:
+        return os.path.exists(run.path(_UNSEEN))
+    if has_children():
+        note_unseen(run)
+        return True
+    return False
+
+
+def note_unseen(run: Run) -> None:
+    """A process may have been left behind, and processes cannot be looked at: the folder stays."""
+    try:
+        with open(run.path(_UNSEEN), "w", opener=_private):
+            pass
+    except OSError:
+        pass  # an agent that connects is known by its stream
+
+
+def waits_for_nothing_else(run: Run) -> bool:
+    """True if everything in a run is settled, and its folder stays only for a process that may
+    still send records."""
+    return not run.streams() and _may_still_send(run)
+
+
+def with_queued_hooks() -> list[str]:
+    """Names of runs, each with its stream, that have hooks in the queue (hooks/queue.py)."""
+    try:
+        return os.listdir(os.path.join(endpoint.state_folder(), "hooks", "waiting"))
+    except OSError:
+        return []
+
+
+def reports_folder() -> str:
+    return endpoint.private_folder(os.path.join(endpoint.state_folder(), "reports"))
+
+
+def _keep_report(run: Run) -> None:
+    """Move the report out of the folder, durably, before the folder is removed."""
+    folder = reports_folder()
+    endpoint.sync_folder(os.path.dirname(folder))
+    os.replace(run.path("report.jsonl"), os.path.join(folder, run.name + ".jsonl"))
+    endpoint.sync_folder(folder)
+    _delete_old_reports()
+
+
+def _delete_old_reports() -> None:
+    names = sorted(os.listdir(reports_folder()))
+    if len(names) <= _REPORTS_KEPT:
+        return
+    from . import counters  # only once there are many
+
+    old = [name for name in names[:-_REPORTS_KEPT] if name.endswith(".jsonl")]
+    counters.keep({n.removesuffix(".jsonl"): os.path.join(reports_folder(), n) for n in old})
+    for name in names[:-_REPORTS_KEPT]:
+        try:
+            os.unlink(os.path.join(reports_folder(), name))
+        except FileNotFoundError:
+            pass  # another run ended at the same time and deleted it
+
+
+def _remove(run: Run) -> None:
+    """Remove a settled run's folder. The lock goes last, so that nobody claims half a run."""
+    if os.path.isdir(tap := run.path(TAP_FOLDER)):
+        for name in os.listdir(tap):
+            os.unlink(os.path.join(tap, name))
+        os.rmdir(tap)
+    for name in os.listdir(run.folder):
+        if name != "lock":
+            os.unlink(run.path(name))
+    try:
+        os.unlink(endpoint.socket_path(run.name))
+    except OSError:
+        pass  # the socket is left over only if the supervisor was killed
+    os.unlink(run.path("lock"))
+    try:
+        os.rmdir(run.folder)
+    except OSError as error:
+        # Another process that claimed the run after the lock was gone made a new lock file, and
+        # removes it.
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+            raise
+
+
+def default_db() -> str:
+    """Where Hermes keeps its sessions; sessions of other agents go there as well."""
+    home = os.environ.get("HERMES_HOME") or os.path.expanduser("~/.hermes")
+    return os.path.join(os.path.abspath(home), "state.db")
+
+
+def _lock(folder: str, *, wait: bool = False) -> int | None:
+    path = os.path.join(folder, "lock")
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except (FileNotFoundError, NotADirectoryError):
+        return None  # settled meanwhile, or not one of our folders
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        # The last holder may have removed the run; then this is the lock of a deleted file.
+        if os.path.samestat(os.fstat(fd), os.stat(path)):
+            return fd
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except OSError:  # a file system without locks
+        os.close(fd)
+        raise
+    os.close(fd)
+    return None
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)

@@ -1,0 +1,198 @@
+"""What Claude Code showed of a reply is stored, whoever dies, and the user's own hooks run."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hermes_supervise.supervisor.agents import registry
+from hermes_supervise.supervisor.agents.claude.tap import ClaudeTap, Complete, command_with, hook
+from hermes_supervise.supervisor.cli.proof.scripted_model import WORD, ScriptedModel, words
+from real_agents import Claude, ask_in, conversation, kill_all_of, only_session, reply
+from support import World, children, kill, until, wait_dead
+from tmux import Tmux
+
+
+def shown_on(window: Tmux) -> str:
+    """The words on the screen, as the reply that they are the beginning of."""
+    return "".join(words(len(set(WORD.findall(window.screen)))))
+
+
+def test_everything_that_was_on_the_screen_is_stored(
+    world: World,
+    model: ScriptedModel,
+    window: Tmux,
+) -> None:
+    agent = Claude(world, model)
+    model.hold_after(55)
+    run = ask_in(window, agent, "WORDS 80", *world.hook)
+    window.wait_for("w049")
+    shown = shown_on(window)
+    kill_all_of(agent, run.agent)
+    window.status()
+    rows = world.messages(str(only_session(agent)["id"]))
+    assert [row["role"] for row in rows] == ["user", "assistant"]
+    assert rows[1]["content"].startswith(shown.strip())
+    assert "".join(words(80)).startswith(rows[1]["content"]), "and nothing that was not said"
+    assert rows[1]["finish_reason"] == "interrupted"
+    [report] = world.reports()
+    assert report["unseen_reply"] is False
+
+
+def test_a_reply_that_became_complete_is_stored_once(
+    world: World,
+    model: ScriptedModel,
+    window: Tmux,
+) -> None:
+    agent = Claude(world, model)
+    run = ask_in(window, agent, "WORDS 30")
+    window.wait_for("w029")
+    until(lambda: b'"w000' in world.said() or b"w000 w001" in world.said(), "it is reported")
+    until(lambda: not list(Path(world.state).rglob("tap/line-*")), "the lines are read")
+    kill_all_of(agent, run.agent)
+    window.status()
+    assert conversation(agent) == [("user", "WORDS 30"), ("assistant", reply(30))]
+
+
+def test_what_nobody_read_before_all_were_killed_is_stored_by_recover(
+    world: World,
+    model: ScriptedModel,
+    window: Tmux,
+) -> None:
+    agent = Claude(world, model)
+    model.hold_after(55)
+    run = ask_in(window, agent, "WORDS 80", "--no-adopt")
+    window.wait_for("w019")
+    supervisor, started = run.pid, run.agent
+    others = [pid for pid in children(supervisor) if pid != started]
+    for pid in (supervisor, *others):  # from here on the hook alone takes down what is shown
+        os.kill(pid, signal.SIGSTOP)
+    window.wait_for("w049")
+    shown = shown_on(window)
+    for pid in (started, *others, supervisor):
+        kill(pid)
+        wait_dead(pid)
+    window.status()
+    assert world.call("recover").returncode == 0
+    rows = world.messages(str(only_session(agent)["id"]))
+    assert rows[-1]["content"].startswith(shown.strip())
+
+
+def test_the_users_own_settings_and_hooks_stay_in_force(
+    world: World,
+    model: ScriptedModel,
+    window: Tmux,
+) -> None:
+    agent = Claude(world, model)
+    seen = world.folder / "seen"
+    seen.mkdir()
+    theirs = {"type": "command", "command": f"cat > {seen}/$$"}
+    own = world.folder / "own.json"
+    own.write_text(json.dumps({"hooks": {"MessageDisplay": [{"hooks": [theirs]}]}}))
+    model.hold_after(25)
+    agent.tui = lambda: [str(agent.program), "--dangerously-skip-permissions",  # type: ignore
+                         "--settings", str(own)]  # fmt: skip
+    run = ask_in(window, agent, "WORDS 40")
+    window.wait_for("w019")
+    until(lambda: len(list(seen.iterdir())) >= 2, "the user's hook has seen two lines")
+    kill_all_of(agent, run.agent)
+    window.status()
+    assert conversation(agent)[-1][1].startswith("w000 w001")
+
+
+# -- without Claude Code -----------------------------------------------------------------------
+
+
+def settings_in(command: list[str] | None) -> dict[str, Any]:
+    assert command is not None
+    path = command[command.index("--settings") + 1]
+    found = json.loads(Path(path).read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_hook_is_merged_with_settings_on_the_command_line(tmp_path: Path) -> None:
+    folder = str(tmp_path)
+    plain = command_with(["claude", "-c"], 1, folder)
+    assert plain is not None and plain[0] == "claude" and plain[3:] == ["-c"]
+    theirs = {"model": "x", "hooks": {"Stop": [1], "MessageDisplay": [2]}}
+    merged = settings_in(command_with(["claude", "--settings", json.dumps(theirs)], 1, folder))
+    assert (merged["model"], merged["hooks"]["Stop"]) == ("x", [1])
+    assert merged["hooks"]["MessageDisplay"] == [2, {"hooks": [hook(folder)]}]
+    assert command_with(["claude", "--settings", "/not/there.json"], 1, folder) is None
+
+
+@pytest.mark.parametrize("line", ["claude -p hello", "claude mcp list", "claude --bare", "vim"])
+def test_a_start_that_shows_no_reply_is_left_as_it_is(tmp_path: Path, line: str) -> None:
+    assert registry.named("claude").tapped(line.split(), {}, str(tmp_path)) is None
+
+
+def test_the_hook_ends_well_whatever_happens_and_no_call_overwrites_another(tmp_path: Path) -> None:
+    for folder in (tmp_path / "it's here", tmp_path / "not there"):
+        if "here" in folder.name:
+            folder.mkdir()
+        for n in range(3):
+            # One shell, so that all have one pid.
+            script = f"({hook(str(folder))['command']})"
+            done = subprocess.run(["sh", "-c", f"{script}; {script}"], input=b"x" * n,
+                                  capture_output=True)  # fmt: skip
+            assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert len(list((tmp_path / "it's here").iterdir())) == 6
+
+
+def call(folder: Path, index: int, delta: str, id: str = "m1") -> None:
+    record = {"session_id": "s", "message_id": id, "index": index, "delta": delta, "final": False}
+    (folder / f"line-{id}{index}").write_text(json.dumps(record))
+
+
+def read(tap: ClaudeTap, *, final: bool = False) -> str:
+    return "".join(
+        str(record["text"])
+        for piece in tap.read(final=final)
+        for record, _, _ in piece
+        if record["kind"] == "delta"
+    )
+
+
+def test_a_missing_line_ends_what_is_known_of_a_reply(tmp_path: Path) -> None:
+    tap = ClaudeTap(str(tmp_path), Complete(), lambda session: True)
+    call(tmp_path, 0, "a\n")
+    assert read(tap) == "a\n"
+    call(tmp_path, 2, "c\n")
+    call(tmp_path, 3, "d\n")
+    assert read(tap) == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_who_reads_next_begins_with_the_first_line_of_a_reply(tmp_path: Path) -> None:
+    for index in range(2):
+        call(tmp_path, index, f"{index}\n")
+    assert read(ClaudeTap(str(tmp_path), Complete(), lambda session: True)) == "0\n1\n"
+    call(tmp_path, 2, "2\n")
+    again = ClaudeTap(str(tmp_path), Complete(), lambda session: True)
+    assert read(again) == "0\n1\n2\n", "what was reported is known by its mark"
+    call(tmp_path, 0, "next\n", id="m2")
+    assert read(again) == "next\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["line-m20"]
+
+
+def test_a_line_waits_for_the_question_and_is_dropped_if_the_transcript_has_it(
+    tmp_path: Path,
+) -> None:
+    complete, known = Complete(), set[str]()
+    tap = ClaudeTap(str(tmp_path), complete, known.__contains__)
+    call(tmp_path, 0, "first line\n\n")
+    (tmp_path / "line-torn").write_text('{"session_id": "s", "mess')
+    assert read(tap) == ""
+    known.add("s")
+    assert read(tap) == "first line\n\n"
+    complete.note("s", "first line\nsecond line")
+    call(tmp_path, 1, "second line\n")
+    assert read(tap) == ""
+    call(tmp_path, 0, "of another\n", id="m2")
+    assert read(tap) == "of another\n"
