@@ -70,6 +70,8 @@ class Conversation:
         self._question: _Sent | None = None
         self._by_model: dict[object, _Sent] = {}
         self._settled_keys: set[object] = set()
+        self._stored_unsent: dict[object, object] = {}
+        """Ids of rows of this turn that Hermes wrote before we had sent their messages, by key."""
         self._begun = False
         self._fresh_turn = True
         self._restart = False
@@ -91,7 +93,7 @@ class Conversation:
             self._turn_thread, self._turn_ended_early = threading.get_ident(), False
             self.asked_to_stop = False
             self._begun = True
-            self._by_model, self._settled_keys = {}, set()
+            self._by_model, self._settled_keys, self._stored_unsent = {}, set(), {}
             self.session.turn("start")
             self._question = self._say("user", {"content": message, **fields})
 
@@ -103,8 +105,21 @@ class Conversation:
             for message in self._messages or ():
                 if isinstance(message, dict) and id(message) not in self._seen:
                     self._seen[id(message)] = message
-                    if not is_scaffolding(message) and not message.get("_db_persisted"):
+                    if is_scaffolding(message):
+                        continue
+                    if not message.get("_db_persisted"):
                         self._say(str(message.get("role")), message)
+                    else:
+                        self._say_stored(message)
+
+    def _say_stored(self, message: Named) -> None:
+        """Hermes stored it before we saw it, because the method that stores has another name. It is
+        in the database, but its calls may still need a result."""
+        role, content = str(message.get("role")), stored_content(message.get("content"))
+        row = self._stored_unsent.pop(_key(role, content, message), None)
+        if row is not None:
+            self._say(role, message)
+            self.stored([({**message, "content": content}, row)])
 
     def _start_from(self, messages: list[Any]) -> None:
         """Skip what is not new: everything up to the turn's own user message, or up to the last
@@ -179,6 +194,9 @@ class Conversation:
                     self._settled_keys.add(_key(sent.role, sent.content, sent.fields))
                     uids.append(sent.uid)
                     ids.append(id if isinstance(id, int) else None)
+                elif row.get("content") not in leaving and isinstance(id, int):
+                    key = _key(str(row.get("role")), stored_content(row.get("content")), row)
+                    self._stored_unsent[key] = id
             if uids:
                 self.session.settled(uids, ids if any(ids) else [])  # type: ignore[arg-type]
 
@@ -193,6 +211,7 @@ class Conversation:
     def rewritten(self) -> None:
         with self._lock:
             self._unsettled.clear()
+            self._stored_unsent.clear()
             self.session.rewritten()
 
     # -- the reply ---------------------------------------------------------------------------

@@ -88,6 +88,7 @@ def row_appended(db: Any, args: Arguments, named: Named, row: object) -> None:
         message = {
             "role": argument(args, named, 1, "role"),
             "content": argument(args, named, 2, "content"),
+            "tool_calls": argument(args, named, 4, "tool_calls"),
             "tool_call_id": argument(args, named, 5, "tool_call_id"),
         }
         conversation.stored([(message, row)])

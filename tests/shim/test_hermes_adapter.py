@@ -226,6 +226,31 @@ def test_rows_settle_the_message_with_the_same_text(recorded: Records) -> None:
     assert settled(recorded) == [([uids(recorded)[2]], [1])]
 
 
+def test_a_message_that_was_stored_before_it_was_seen_is_told_with_its_row(
+    recorded: Records,
+) -> None:
+    one = agent()
+    calls = [{"id": "call_a", "function": {"name": "terminal", "arguments": "{}"}}]
+    earlier = {"role": "assistant", "content": "of an earlier turn", "_db_persisted": True}
+    asks = {"role": "assistant", "content": "I look", "tool_calls": calls}
+    answer = {"role": "tool", "content": "seen", "tool_call_id": "call_a"}
+
+    def turn(one: Any) -> None:
+        one._session_db.append_messages_batch("chat", [*rows(("user", "hello")), dict(asks)])
+        stored = [*rows(("user", "hello")), earlier, {**asks, "_db_persisted": True}]
+        one._persist_session(stored)
+        one._persist_session(stored)
+        stored.append(answer)
+        one._persist_session(stored)
+
+    one.during = turn
+    one.run_conversation("hello")
+    said = [("user", "hello"), ("assistant", "I look"), ("tool", "seen")]
+    assert messages(recorded) == said
+    question, asking, _ = uids(recorded)
+    assert settled(recorded) == [([question], [1]), ([asking], [2])]
+
+
 # -- turns -------------------------------------------------------------------------------------
 
 BUSY = {"final_response": "busy", "messages": [], "api_calls": 0, "completed": False}
