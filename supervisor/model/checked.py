@@ -121,6 +121,7 @@ MARKER: Table = {
     "through": is_text, "title": is_text, "ended": is_list, "end": is_list, "died": is_amount,
     "at": is_amount, "life": is_object, "ended_as": is_text, "title_dropped": is_text,
     "outcome": is_text, "crash": is_object, "turn": is_object, "lost": is_count,
+    "known": is_object,
 }  # fmt: skip
 
 SILENCE: Table = {"stream": is_text, "session": is_text, "heard": is_count, "at": is_amount}

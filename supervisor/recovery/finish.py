@@ -161,6 +161,9 @@ def finish(
             except Exception as fault:
                 faults.append(fault)
         unread = len(faults)
+        # Whoever has supervised the run from its beginning has all that it ever stored from.
+        if supervised is None or supervised.pid != finisher.settings.get("supervisor"):
+            finisher.add_marked(dead, living)
         reports, more_faults = finisher.finish(dead, living)
         faults += more_faults
         if faults:
@@ -238,6 +241,13 @@ class Finisher:
         except StateDbError:  # it is reported when the rest cannot be written either
             self._digesting.close()
             self._digesting = None
+
+    def add_marked(self, dead: list[Reading], living: list[Reading]) -> None:
+        """Add what only the markers in state.db know: a checkpoint of another supervisor could not
+        note it in the run's folder."""
+        from . import marked  # only if the supervisor was killed
+
+        marked.add(self.run, self.settings, dead, living, self._patience)
 
     def finish(
         self, dead: list[Reading], living: list[Reading]

@@ -35,6 +35,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from ..model.stored import Stored
+
 __all__ = ["Call", "Item", "Message", "ReplayedStream", "Reply", "Session", "replay"]
 
 # What a record that is JSON, but not what its kind needs, can raise below.
@@ -161,7 +163,12 @@ def bring_back(stream: ReplayedStream) -> None:
 
 
 def _is_cut_short(stream: ReplayedStream, session: Session) -> bool:
-    return any(known.last > stream.last for known in session.stored.values())
+    return ends_after(stream, session.stored)
+
+
+def ends_after(stream: ReplayedStream, stored: dict[str, Stored]) -> bool:
+    """True if a stored message comes from a record behind the last one that is left."""
+    return any(known.last > stream.last for known in stored.values())
 
 
 def _break_replies(stream: ReplayedStream) -> None:

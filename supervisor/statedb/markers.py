@@ -12,6 +12,7 @@ A marker is JSON in state_meta, under `hermes_supervise:<stream>:<session>`:
     counts  what was inserted after the process died
     through, steps
             the last message that a recovery inserted, and the rows, as ranges: what 0.1 goes by
+    known   what the stream's own note says of the session beside the rows
     told    the number of the last record that was looked at while the process lived
     title   the title that we set, and may set again
     ended   the end mark that we set while the process lived: [when, reason]
@@ -80,6 +81,20 @@ class Markers:
         for key, value in found.fetchall():
             markers[str(key)] = _marker(value)
         return markers
+
+    def unfinished(self, stream: str) -> dict[str, Marker]:
+        """The markers of a stream that do not say `done`, by session. Also from a file that is open
+        for reading only."""
+        if not self._database.columns_of("state_meta"):
+            return {}
+        prefix = key_of(stream, "")
+        found = self._database.execute(
+            "SELECT substr(key, length(?1) + 1), value FROM state_meta "
+            "WHERE key >= ?1 AND key < ?2",  # a range: the index finds it
+            (prefix, prefix[:-1] + ";"),
+        )
+        markers = {str(id): _marker(value) for id, value in found.fetchall()}
+        return {id: marker for id, marker in markers.items() if not marker.get("done")}
 
 
 def _marker(value: object) -> Marker:

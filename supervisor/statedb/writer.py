@@ -107,6 +107,11 @@ class StateDb:
             if key not in keys and marker.get("done")
         ]
 
+    def unfinished(self, stream: str) -> dict[str, dict[str, Any]]:
+        """The markers of a stream that is not closed, by session."""
+        with self.database.errors():
+            return self.markers.unfinished(stream)
+
     def is_ended_by_us(self, session_id: str) -> bool:
         """True if we set the end mark that a session has."""
         with self.database.errors():
@@ -287,7 +292,7 @@ class SessionWriter:
         version."""
         marker = {} if share.part.living else dict(share.marker)
         marker.pop("rows", None)
-        marker |= {"owns": share.owns.as_list(), **more}
+        marker |= {"owns": share.owns.as_list(), "known": share.session.facts(), **more}
         if share.part.counted or not share.part.living:
             marker["counts"] = vars(share.counts)
         if not share.part.living:  # for 0.1, which does not know `rows` of dead processes

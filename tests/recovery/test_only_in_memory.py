@@ -132,6 +132,97 @@ def test_what_the_agent_ended_itself_stays_as_it_ended_it(
     assert owed == []
 
 
+@pytest.fixture
+def unnoted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a checkpoint stores, only its marker in the database says so: there is no room for
+    the note, or its writer is killed before it."""
+
+    def no_room(*_: object) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(checkpoints, "write_down", no_room)
+
+
+@pytest.mark.usefixtures("unnoted")
+@pytest.mark.parametrize("hello", [True, False])
+def test_a_session_that_only_its_marker_knows_is_ended_and_reported(
+    run: runs.Run, tmp_path: Path, hello: bool
+) -> None:
+    if not hello:  # the segment was made, and nothing could be written to it
+        journal(run, STREAM, [])
+    store(run, said(SESSION, QUESTION, GROWING))
+    assert run.streams() == [STREAM] and not list(Path(run.folder).glob("*.stored.log"))
+    [report], owed = recovered(run)
+    assert (report.outcome, report.session, report.model) == ("interrupted", "s", "m-1")
+    assert report.problems == [CUT_SHORT]
+    reason, ended_at, many = row_in(tmp_path / "state.db")
+    assert (reason, many, owed) == ("interrupted", 1, ["s"])
+    assert ended_at >= START + 1
+    assert run.streams() == []
+
+
+@pytest.mark.usefixtures("unnoted")
+def test_a_session_that_only_its_marker_knows_as_ended_stays_ended(
+    run: runs.Run, tmp_path: Path
+) -> None:
+    store(run, said(SESSION, QUESTION, ENDED))
+    [report], owed = recovered(run)
+    assert (report.outcome, report.end_reason, owed) == ("ended by the agent", "completed", [])
+    assert row_in(tmp_path / "state.db")[0] == "completed"
+
+
+@pytest.mark.usefixtures("unnoted")
+def test_markers_are_looked_for_in_every_database_of_the_stream(
+    run: runs.Run, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "other.db"
+    numbered = said({**SESSION, "session": "known", "db": str(elsewhere)})
+    journal(run, STREAM, [frame(0, kind="hello"), *numbered])
+    store(run, said({**SESSION, "db": str(elsewhere)}, QUESTION, first=2))
+    reports, owed = recovered(run)
+    assert [(r.session, r.db) for r in reports if r.session == "s"] == [("s", str(elsewhere))]
+    assert (row_in(elsewhere)[0], owed) == ("interrupted", ["s"])
+
+
+@pytest.mark.usefixtures("unnoted")
+def test_what_only_markers_know_of_a_session_in_the_journal_is_said(
+    run: runs.Run, tmp_path: Path
+) -> None:
+    numbered = said(SESSION, QUESTION)
+    journal(run, STREAM, [frame(0, kind="hello"), numbered[0]])
+    store(run, numbered)
+    [report], _ = recovered(run)
+    assert (report.outcome, report.problems) == ("interrupted", [CUT_SHORT])
+
+
+@pytest.mark.usefixtures("unnoted")
+def test_what_only_markers_know_of_a_living_process_is_not_ended(
+    run: runs.Run, tmp_path: Path
+) -> None:
+    store(run, said(SESSION, QUESTION))
+    journal(run, OTHER, [frame(0, kind="hello"), *said(SESSION)])
+    done = finish(run, Observer(), supervised=Supervised([OTHER], {STREAM}, {}, 1))
+    assert [report.outcome for report in done.reports] == ["open elsewhere"]
+    assert row_in(tmp_path / "state.db")[0] is None
+
+
+def test_a_finished_stream_is_not_brought_back_by_its_marker(run: runs.Run, tmp_path: Path) -> None:
+    """What compaction dropped, or the removal of the files, leaves a marker without `done`."""
+    store(run, said(SESSION, QUESTION))
+    Path(run.path(f"{STREAM}.settled")).touch()
+    assert recovered(run) == ([], [])
+    assert row_in(tmp_path / "state.db")[0] is None
+    with_nothing = Supervised([STREAM], set(), {}, 1)
+    assert finish(run, Observer(), supervised=with_nothing).reports == []
+    assert row_in(tmp_path / "state.db")[0] is None
+
+
+def test_a_file_that_is_no_database_keeps_no_run(run: runs.Run, tmp_path: Path) -> None:
+    (tmp_path / "state.db").write_bytes(b"no database" * 100)
+    assert recovered(run) == ([], [])
+    assert run.streams() == []
+
+
 def test_the_end_that_somebody_else_wrote_since_stays(run: runs.Run, tmp_path: Path) -> None:
     store(run, said(SESSION, QUESTION))
     with closing(sqlite3.connect(tmp_path / "state.db")) as db:
