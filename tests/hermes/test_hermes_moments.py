@@ -157,8 +157,13 @@ def run_and_kill(
     `child` says which. `each_result`: a tool's result is known while another runs beside it."""
     world = hermes.world
     flags = prepare(hermes)
-    near, fifo = flags / "near.txt", flags / "fifo"
-    near.write_text("what stands in it\n")
+    # Hermes reads a skill's files itself. Its other tools for files share a shell, and one that
+    # runs beside another may find that shell without its PATH.
+    skill = world.home / "skills" / "reading"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: reading\ndescription: two files\n---\nRead them.\n")
+    (skill / "near.txt").write_text("what stands in it\n")
+    fifo = skill / "far.txt"
     os.mkfifo(fifo)
     look = [call("terminal", {"command": "echo looked"}, "call_look"), ("usage", 70_000)]
     model.scripts = {
@@ -168,8 +173,8 @@ def run_and_kill(
             [*say("I run it"), call("terminal", {"command": "echo wait-before"}, "call_b")]
         ],
         "parallel": [
-            [call("read_file", {"path": str(near)}, "call_near"),
-             call("read_file", {"path": str(fifo)}, "call_far")]
+            [call("skill_view", {"name": "reading", "file_path": "near.txt"}, "call_near"),
+             call("skill_view", {"name": "reading", "file_path": "far.txt"}, "call_far")]
         ],
         "summing": [[*look]],
         "torn": [[*look]],
@@ -197,7 +202,7 @@ def run_and_kill(
     until((flags / "torn").exists, "one agent has rotated and stored nothing yet")
     if each_result:
         until(lambda: b"what stands in it" in world.said(), "the first of two tools is done")
-    until(lambda: is_read(fifo), "and the second runs")
+    writing = until(lambda: opened(fifo), "and the second runs")
     until(lambda: world.said().count(b"then ") == (2 if "folded" in modes else 1))
     until(lambda: b"think" in world.said(), "the last thought is handed over")
     if "folded" in modes:
@@ -208,6 +213,7 @@ def run_and_kill(
     else:
         agent.kill_agent()
         assert agent.finish(120) == -signal.SIGKILL
+    os.close(writing)
     assert world.runs() == [], agent.errors.decode()
 
 
@@ -224,13 +230,13 @@ def locked(world: World) -> set[str]:
         return {row["session_id"] for row in db.execute("SELECT * FROM compression_locks")}
 
 
-def is_read(fifo: Path) -> bool:
-    """Whether somebody waits at the fifo's other end."""
+def opened(fifo: Path) -> int | None:
+    """The fifo's end for writing, if somebody waits at the other. Whoever reads there waits until
+    it is closed."""
     try:
-        os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+        return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:
-        return False
-    return True
+        return None
 
 
 def rows_of(hermes: Hermes, session: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
