@@ -276,20 +276,21 @@ def claim_after_job(folder: str, patience: float) -> Run | None:
     wait for that job: it has the lock, and what it does not finish nobody else would."""
     until = time.monotonic() + patience
     while (run := claim(folder)) is None and time.monotonic() < until:
-        if not _is_held_by_orphan(folder):
+        if not is_held_by_orphan(folder):
             # It may have ended just now.
             return claim(folder)
         time.sleep(_ASK_AGAIN)
     return run
 
 
-def _is_held_by_orphan(folder: str) -> bool:
-    """True if a run is locked, and the process that locked it is dead."""
+def is_held_by_orphan(folder: str) -> bool:
+    """True if a run is locked, and the process that locked it is dead: a job that it had forked
+    holds the lock. Nobody supervises such a run."""
     pid = holder_of(folder)
     if pid is None:
         return False
     if pid:
-        from ..process.death import lives  # start-up: only `recover` asks this
+        from ..process.death import lives  # start-up: only commands ask this
 
         return not lives(pid, process_start(pid) or 0)
     # In a container the kernel does not name a holder that is dead. But a supervisor that was

@@ -112,11 +112,16 @@ def _chosen(
 
 
 def to_recover() -> list[str]:
-    """The runs that wait to be recovered: neither supervised nor alive. Takes no lock."""
+    """The runs that wait to be recovered: neither supervised nor alive. Takes no lock.
+
+    Among them are those that a dead supervisor's job still holds: a start skips them, and `recover`
+    waits for the job."""
     waiting = []
     for folder in runs.left_behind():
         run = runs.Run(folder, -1)
-        if runs.holder_of(folder) is not None or runs.living_agent(run) is not None:
+        if runs.holder_of(folder) is not None and not runs.is_held_by_orphan(folder):
+            continue
+        if runs.living_agent(run) is not None:
             continue
         if not runs.waits_for_nothing_else(run):
             waiting.append(run.name)
