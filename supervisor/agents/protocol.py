@@ -12,8 +12,8 @@ module, and loads the rest (parsers, databases, probes) inside the methods that 
     live tap        tapped, why_not_tapped, goes_on
     resume          arguments, knows_session, resume_hint
     doctor          findings, bootstrap, inner_findings, losses, trial
-    end of a run    may_be_ended, died_closing, was_quit, is_between_requests, is_the_users,
-                    keep_what_was_shown, may_have_shown_more, open_sessions
+    end of a run    may_be_ended, died_closing, left_unclosed, was_quit, is_between_requests,
+                    is_the_users, keep_what_was_shown, may_have_shown_more, open_sessions
     hooks           own_hooks, hook_environment, installed_here
     left running    orphan_kind, secret_files
 """
@@ -345,6 +345,11 @@ class Agent:
 
     def died_closing(self, session: Session, stream: ReplayedStream) -> bool:
         """True if it ended the session's row, and may have died before it ran its hooks."""
+        return False
+
+    def left_unclosed(self, session: Session) -> bool:
+        """True if it always ends the row of such a session when it leaves, and did not end this
+        one: something cut its shutdown off, even if it then exited with 0."""
         return False
 
     def was_cut_off(self, session: Session, reason: str | None) -> bool:

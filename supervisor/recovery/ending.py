@@ -102,6 +102,8 @@ def _decide_end(left_open: list[Member], others: list[dict[str, Any]]) -> None:
     agent = registry.of_stream(last.replayed)
     if agent.is_between_requests(last.session) or agent.was_quit(last.replayed):
         outcome = Outcome.COMPLETED
+    elif in_flight and agent.left_unclosed(last.session):
+        outcome = Outcome.INTERRUPTED
     closing = last
     if outcome is Outcome.COMPLETED and not alone:
         closing, outcome = _hidden_crash(left_open, last, others)

@@ -126,6 +126,11 @@ model:
 
         return died_closing(session, stream)
 
+    def left_unclosed(self, session: Session) -> bool:
+        from .sessions import left_unclosed  # only after a death
+
+        return left_unclosed(session)
+
     def was_cut_off(self, session: Session, reason: str | None) -> bool:
         from .sessions import was_cut_off  # only after a death
 

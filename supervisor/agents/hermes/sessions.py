@@ -66,6 +66,13 @@ def died_closing(session: Session, stream: ReplayedStream) -> bool:
     return session.ended in _CLOSING and not clean
 
 
+def left_unclosed(session: Session) -> bool:
+    """The TUI's gateway ends its rows last. A second signal raises in the handler of the first, and
+    the gateway then exits with 0 in the middle of that: with no hook run, and no row ended."""
+    in_a_turn = session.in_flight and not session.stopped
+    return in_a_turn and session.ended is None and session.about.get("source") == "tui"
+
+
 def was_cut_off(session: Session, reason: str | None) -> bool:
     """Hermes catches a hangup, stores what it has and closes the row as if the user had left."""
     in_a_turn = session.cut_off or (session.in_flight and not session.stopped)
