@@ -598,9 +598,11 @@ def test_an_agent_whose_supervisor_was_killed_is_named_with_what_ends_and_resume
     assert f"  {command}\n" in world.call("ps").stdout
     second = Terminal()
     try:
-        second.run(world, ["true"])
+        other = second.run(world, ["true"])
         second.wait_for(f"process {run['pid']} is out of reach")
         second.wait_for(command)
+        # It says so while it starts: hung up then, it would leave a run of its own behind.
+        assert other.process.wait(120) == 0
     finally:
         second.close()
     os.kill(run["pid"], signal.SIGTERM)
