@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from hermes_world import Hermes, Model, call, say
-from support import Supervised, World, alive, little_memory, short, until
+from support import Supervised, World, alive, eat_all_memory, little_memory, short, until
 
 VERSIONS = ("0.19.0", "0.13.0")
 ONE_SHOT = {
@@ -310,7 +310,7 @@ while True:
         )
         model.wait_until_held()
         until(lambda: b"the end " in journal(world), "the last word is handed over")
-        agent.send_line("eat")
+        eat_all_memory(agent, group)
         assert agent.finish(120) == -signal.SIGKILL
     assert b"out of memory" in agent.errors
     rows = world.messages("hungry")

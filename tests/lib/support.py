@@ -164,6 +164,24 @@ def little_memory(megabytes: int) -> Iterator[Path]:
         group.rmdir()
 
 
+def eat_all_memory(agent: Supervised, group: Path) -> None:
+    """Tell an agent that waits for a line to take all of its group's memory, until it is dead of
+    it. Its supervisor stands still meanwhile: while anybody reads a dead process through /proc, its
+    memory is not given back, and the next page would cost the supervisor its life."""
+    pid = agent.agent
+    used = next(
+        path
+        for name in ("memory.usage_in_bytes", "memory.current")
+        if (path := group / name).exists()
+    )
+    kill(agent.pid, signal.SIGSTOP)
+    until(lambda: _state(agent.pid) == "T", "the supervisor is stopped")
+    agent.send_line("eat")
+    wait_dead(pid)
+    until(lambda: int(used.read_text()) < 50 << 20, "the memory is given back")
+    os.kill(agent.pid, signal.SIGCONT)
+
+
 class Supervised:
     """A running `hermes-supervise`, with a pipe on the agent's standard output."""
 
