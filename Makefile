@@ -61,10 +61,12 @@ fuzz: .venv-fuzz/.installed
 
 # What takes minutes: every state that a loss of power may leave, a thousand recoveries beside
 # living writers, a lock held for two minutes, five gigabytes in small pages, broken copies of
-# the product that the campaign must catch; a standby promoted under load, and ten thousand sessions.
+# the product that the campaign must catch; a standby promoted under load, ten thousand sessions, the
+# database killed after every statement, and a machine cut off until it notices.
 test-slow: $(VENV)/.installed
 	SLOW=all $(BIN)/python -P -m pytest tests/durability/test_power_loss.py tests/durability/test_storage.py \
-	    tests/durability/test_torture.py tests/replica/test_two_servers.py tests/replica/test_many_sessions.py
+	    tests/durability/test_torture.py tests/replica/test_two_servers.py tests/replica/test_many_sessions.py \
+	    tests/replica/test_killed_server.py tests/replica/test_partition.py
 
 # Killed after every single operation, and again while it recovers; then broken copies of the
 # product, each of which that must catch. Some minutes; it rewrites the figures.

@@ -23,9 +23,15 @@ _NOBODY = 65534
 
 
 class Postgres:
-    """A server that can be stopped, killed and started again."""
+    """A server that can be stopped, killed and started again.
 
-    def __init__(self) -> None:
+    `namespace`: a network namespace, in which it listens on every address; elsewhere it has only
+    its socket in a folder, which is there whatever the network is."""
+
+    _namespace: str | None = None
+
+    def __init__(self, namespace: str | None = None) -> None:
+        self._namespace = namespace
         self.external = os.environ.get("REPLICA_TEST_URL")
         self._made = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -42,16 +48,26 @@ class Postgres:
                 os.chown(folder, _NOBODY, _NOBODY)
         self._run("initdb", "-D", self._data, "-U", "postgres", "--auth=trust", "--no-sync",
                   "--encoding=utf8", "--no-locale")  # fmt: skip
+        if namespace is not None:
+            with (self._data / "pg_hba.conf").open("a") as rules:
+                rules.write("host all all samenet trust\n")
         self.start()
 
     def start(self) -> None:
-        settings = ("listen_addresses=", f"unix_socket_directories={self._sockets}",
+        listen = "*" if self._namespace else ""
+        settings = (f"listen_addresses={listen}", f"unix_socket_directories={self._sockets}",
                     "max_connections=60", "shared_buffers=16MB")  # fmt: skip
         words = [word for setting in settings for word in ("-c", setting)]
+        command = [str(self._bin / "postgres"), "-D", str(self._data), *words]
+        identity = _as_nobody()
+        if self._namespace and identity:
+            # Only root may enter it.
+            nobody = ("setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups")
+            command, identity = [*entering(self._namespace), *nobody, *command], {}
         self._process = subprocess.Popen(
-            [self._bin / "postgres", "-D", self._data, *words],
+            command,
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True, cwd="/", **_as_nobody(),
+            start_new_session=True, cwd="/", **identity,
         )  # fmt: skip
         until(self._answers, "the server answers", 60)
 
@@ -127,6 +143,11 @@ class Postgres:
             [self._bin / program, *map(str, words)],
             check=True, capture_output=True, cwd="/", **_as_nobody(),
         )  # fmt: skip
+
+
+def entering(namespace: str) -> list[str]:
+    """The words before a command that runs in a network namespace; it keeps its pid."""
+    return ["nsenter", f"--net=/run/netns/{namespace}", "--"]
 
 
 def _as_nobody() -> dict[str, object]:
