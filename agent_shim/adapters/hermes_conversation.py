@@ -79,7 +79,7 @@ class Conversation:
         self._turn_thread = 0
         self._turn_ended_early = False
         self.asked_to_stop = False
-        """Somebody interrupts the turn, and no signal told them to."""
+        """Somebody interrupts the turn, and not because of a signal."""
         self.compressing: list[Any] | None = None
         self.closed: str | None = None
         """Why Hermes ended the session that we take it to be in."""

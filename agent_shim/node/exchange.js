@@ -1,4 +1,4 @@
-// One request for a model and what comes back, told as frames before the agent has it.
+// One request to a model and its answer, sent as frames before the agent gets the answer.
 //
 //     asked    what the user said last, and before
 //     deltas   as they come; their session is the number of the request

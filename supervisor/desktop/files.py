@@ -1,7 +1,7 @@
 """Launcher files: finding those of others, and writing, listing and removing ours.
 
 Never overwrites or removes a file that we did not write. Keeps a file that somebody has edited
-since, unless told otherwise.
+since, unless the caller asks for it.
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ class Server:
     ) -> None:
         """`transcript_stream`: the stream that one process may continue after another. It belongs
         to no process, and only `close_stream` ends it: the transcript process of a dead supervisor
-        may report here before its successor does. `batch`: rings are read so often, and the
-        observer is told what came meanwhile."""
+        may report here before its successor does. `batch`: the interval, in seconds, at
+        which rings are read and `batch_journaled` is called."""
         self._loop = loop
         self._listener = listener
         self._folder = folder

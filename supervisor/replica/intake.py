@@ -281,7 +281,7 @@ class Intake:
             except StateDbError:
                 run.due[look] = now + _LOOK_AGAIN
                 if not os.path.isdir(run.files.folder):
-                    run.listener.looks.remove(look)  # whoever rebuilds it is told
+                    run.listener.looks.remove(look)  # a rebuild says that it lacks these rows
                 continue
             made = snapshot.as_frames(look.session, look.after, found.messages)
             if found.row is not None:

@@ -1,4 +1,4 @@
-"""The replica's database: what is asked of it, and what it is told. The only user of psycopg.
+"""The replica's database: every query and every write. The only user of psycopg.
 
 Never decides anything: `claims.py` does. A connection that fails raises `Unreachable`; the caller
 connects again and asks what is there, because a commit whose answer was lost may have happened.
@@ -196,7 +196,7 @@ class Server:
         return self._change(tables.LOSE, machine=machine, because=_text(because)) == 1
 
     def claim(self, me: str, machine: str, run: str) -> tuple[int | None, bool, str]:
-        """The epoch of the claim, whether its hooks are owed; or None, and why not."""
+        """The epoch of the claim, and whether its hooks still have to run; or None, and why not."""
         with self._transaction():
             # Everybody who may change the answer locks these rows first, in this order.
             before = self._run(tables.CLAIMED_BY, machine=machine, run=run)

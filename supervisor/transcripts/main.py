@@ -198,7 +198,7 @@ class StillRead(OSError):
 
 
 def _wait_for_the_last(marks: FileIO) -> None:
-    """What the process before us was told is acknowledged is in the journal, and marked here."""
+    """Wait until the process before us has marked here what was acknowledged to it."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:

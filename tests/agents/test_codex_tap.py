@@ -265,14 +265,14 @@ class FakeDaemon(threading.Thread):
         thread = str(request["params"].get("threadId", ""))
         self.asked.append((request["method"], thread))
         found = self._answers.get(request["method"])
-        result, told = ({}, []) if found is None else found(thread)
+        result, notices = ({}, []) if found is None else found(thread)
         out = frame(json.dumps({"id": request["id"], "result": result}))
-        connection.sendall(out + b"".join(frame(json.dumps(one)) for one in told))
+        connection.sendall(out + b"".join(frame(json.dumps(notice)) for notice in notices))
 
 
 @pytest.fixture
 def tui_of_run() -> Iterator[Callable[[str], int]]:
-    """Starts a process of a run, which listens on a port as a TUI does; its port."""
+    """Starts a process of a run that listens on a port, as a TUI does; returns the port."""
     started = []
 
     def start(run: str) -> int:
@@ -291,7 +291,7 @@ def tui_of_run() -> Iterator[Callable[[str], int]]:
         tui.communicate(b"\n")
 
 
-def told(method: str, thread: str, **more: Any) -> dict[str, Any]:
+def notice(method: str, thread: str, **more: Any) -> dict[str, Any]:
     return {"method": method, "params": {"threadId": thread, **more}}
 
 
@@ -307,15 +307,15 @@ def test_a_thread_is_joined_before_it_is_asked_whose_it_is(
     def reply(thread: str) -> list[dict[str, Any]]:
         item = {"type": "agentMessage", "id": f"m-{thread}"}
         return [
-            told("item/started", thread, item=item),
-            told("item/agentMessage/delta", thread, itemId=item["id"], delta=f"in {thread}"),
+            notice("item/started", thread, item=item),
+            notice("item/agentMessage/delta", thread, itemId=item["id"], delta=f"in {thread}"),
         ]
 
     def status(thread: str) -> tuple[object, list[object]]:
         origin = f"http://127.0.0.1:{ports[thread]}"
         return {"data": [{"name": "codex_tui", "httpOrigin": origin}]}, []
 
-    become = [told("thread/status/changed", name, **active) for name in ("other", "ours", "over")]
+    become = [notice("thread/status/changed", name, **active) for name in ("other", "ours", "over")]
     home = Path(world.env["XDG_RUNTIME_DIR"])
     daemon = FakeDaemon(home, {
         "thread/loaded/list": lambda _: ({"data": ["late"]}, become),

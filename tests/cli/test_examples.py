@@ -94,9 +94,9 @@ def compare(printed: str, heading: str, world: World) -> None:
 
 @pytest.fixture
 def story(world: World) -> Iterator[Story]:
-    told = Story(world)
-    yield told
-    for pid in left_running(told):
+    story = Story(world)
+    yield story
+    for pid in left_running(story):
         kill(pid)
         wait_dead(pid)
 

@@ -44,12 +44,12 @@ def test_every_help_fits_a_terminal_of_the_usual_width(monkeypatch: pytest.Monke
         name = one.name.replace("-", "_")
         module = import_module(f"hermes_supervise.supervisor.cli.commands.{name}")
         for words in ([], *([below.name] for below in one.below)):
-            told = StringIO()
-            with redirect_stdout(told), suppress(SystemExit):
+            out = StringIO()
+            with redirect_stdout(out), suppress(SystemExit):
                 module.main([*words, "--help"])
-            assert told.getvalue().startswith(f"usage: hermes-supervise {one.name}")
-            assert [line for line in told.getvalue().splitlines() if len(line) > 80] == []
-            assert "hermes-\n" not in told.getvalue(), "a word that people copy is not broken"
+            assert out.getvalue().startswith(f"usage: hermes-supervise {one.name}")
+            assert [line for line in out.getvalue().splitlines() if len(line) > 80] == []
+            assert "hermes-\n" not in out.getvalue(), "a word that people copy is not broken"
 
 
 @pytest.mark.parametrize("command", ["completions", "shell-init"])

@@ -418,9 +418,9 @@ def test_a_request_after_a_rotation_tells_nothing_again(lacking: None, recorded:
     conversation.model_asked(WITH_A_TOOL[:1])
     conversation.follow(WITH_A_TOOL)
     conversation.rotate("next", [{"role": "assistant", "content": "a summary"}, *WITH_A_TOOL])
-    told = messages(recorded)
+    before = messages(recorded)
     conversation.model_asked([{"role": "assistant", "content": "a summary"}, *WITH_A_TOOL])
-    assert messages(recorded) == told
+    assert messages(recorded) == before
 
 
 def test_what_is_new_is_told_before_it_is_compressed(lacking: None, recorded: Records) -> None:

@@ -136,7 +136,7 @@ class CodexFold(Fold):
                 return []
             reply = self._open(key, after=("text", "calls"))
             reply.reasoning = "\n\n".join(filter(None, (reply.reasoning, thought)))
-            # It has only thought so far: a reply is still owed.
+            # It has only thought so far: the reply is still to come.
             turn: Record = {"kind": "turn", "session": self.family, "phase": "start"}
             return [reply.said(self.family, at), turn]
         id = item.get("call_id")

@@ -7,7 +7,7 @@
 //                     {"n", "call", "arguments"}         a tool that is about to run
 //
 // Nobody has to read it: it needs no supervisor, prints nothing, and never throws into opencode.
-// What cannot be written ends what is told of a message: `n` shows where.
+// After an entry that could not be written, nothing more is written of that message.
 
 import { closeSync, fstatSync, openSync, writeSync } from "node:fs"
 import { dirname, join } from "node:path"
