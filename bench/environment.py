@@ -18,6 +18,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 # Each in a virtual environment of its own: packages installed beside a program slow its start.
 PRODUCT = ROOT / ".venv-bench" / "bin"
 PEERS = ROOT / ".venv-bench-peers" / "bin"
+REPLICA = ROOT / ".venv-bench-replica" / "bin"
 HERMES = ROOT / ".venv-hermes-0.19.0" / "bin"
 
 SUPERVISE = [str(PRODUCT / "hermes-supervise")]

@@ -35,7 +35,7 @@ def measure(quick: bool) -> dict[str, Any]:
 
     def compared(name: str, times: float) -> tuple[list[float], list[float]]:
         """The samples without our taps, and those with them."""
-        both = [[took * times for one in seen for took in one[name][how]]
+        both = [[took * times for sample in seen for took in sample[name][how]]
                 for how in ("without", "with")]  # fmt: skip
         return both[0], both[1]
 

@@ -19,11 +19,13 @@ def measure(quick: bool) -> dict[str, Any]:
     rows: list[list[Any]] = []
     with environment.world() as world:
         try:
-            for one in found if stamp is not None else ():
-                noted = world.folder / f"{one.name}.stamped"
-                command = one.command([str(stamp), str(noted), "stay"], folder_of(one, world))
+            for contender in found if stamp is not None else ():
+                noted = world.folder / f"{contender.name}.stamped"
+                command = contender.command(
+                    [str(stamp), str(noted), "stay"], folder_of(contender, world)
+                )
                 process = world.start(command)
-                running.append((one, process))
+                running.append((contender, process))
                 procfs.until(noted.exists)
             if not quick:
                 # An agent that has sent a message and keeps its connection open.
@@ -36,11 +38,11 @@ def measure(quick: bool) -> dict[str, Any]:
             kin = {process.pid: _supervisors(process.pid, str(stamp)) for _, process in running}
             before = {pid: _used(pids) for pid, pids in kin.items()}
             time.sleep(seconds)
-            for one, process in running:
+            for contender, process in running:
                 wakes, cpu = _used(kin[process.pid])
                 wakes_before, cpu_before = before[process.pid]
                 if kin[process.pid]:
-                    name = one.name if one else f"{OUR_NAME}, a quiet agent connected"
+                    name = contender.name if contender else f"{OUR_NAME}, a quiet agent connected"
                     rows.append([name, wakes - wakes_before, (cpu - cpu_before) * 1e3])
         finally:
             for _, process in running:
@@ -60,8 +62,8 @@ def measure(quick: bool) -> dict[str, Any]:
 def _supervisors(pid: int, stamp: str) -> list[int]:
     """Every process but the child, which is the static program or the agent."""
     return [
-        one for one in procfs.tree(pid)
-        if procfs.executable(one) != stamp and b"speak_once" not in _words(one, pid)
+        process for process in procfs.tree(pid)
+        if procfs.executable(process) != stamp and b"speak_once" not in _words(process, pid)
     ]  # fmt: skip
 
 

@@ -18,27 +18,35 @@ def measure(quick: bool) -> dict[str, Any]:
     stamp = environment.stamp()
     found, missing = contenders.present()
     rounds = 15 if quick else 60
-    began: dict[str, list[float]] = {one.name: [] for one in found}
-    total: dict[str, list[float]] = {one.name: [] for one in found if not one.stays}
+    began: dict[str, list[float]] = {contender.name: [] for contender in found}
+    total: dict[str, list[float]] = {
+        contender.name: [] for contender in found if not contender.stays
+    }
     with environment.world() as world:
         for turn in range(rounds):
-            for one in random.sample(found, len(found)):
+            for contender in random.sample(found, len(found)):
                 # Slow contenders need fewer rounds.
-                if one.python and turn % 5:
+                if contender.python and turn % 5:
                     continue
                 if stamp is not None:
-                    began[one.name].append(_until_first_instruction(one, stamp, world, turn))
-                if not one.stays:
-                    total[one.name].append(_until_over(one, world))
+                    began[contender.name].append(
+                        _until_first_instruction(contender, stamp, world, turn)
+                    )
+                if not contender.stays:
+                    total[contender.name].append(_until_over(contender, world))
     rows = []
-    for one in found:
-        row: list[Any] = [one.name]
-        for samples in (began.get(one.name), total.get(one.name)):
+    for contender in found:
+        row: list[Any] = [contender.name]
+        for samples in (began.get(contender.name), total.get(contender.name)):
             row += [summary(samples) if samples else None]
-        row.append(ratio(began[one.name], began[FLOOR]) if began[one.name] else None)
+        row.append(ratio(began[contender.name], began[FLOOR]) if began[contender.name] else None)
         rows.append(row)
     columns = ["started by", "child starts, ms", "`-- true` over, ms", "child starts, x floor"]
-    others = [min(began[one.name]) for one in found if one.python and began[one.name]]
+    others = [
+        min(began[contender.name])
+        for contender in found
+        if contender.python and began[contender.name]
+    ]
     targets = [
         target("the child starts, against the bare Python that execs",
                min(began[OUR_NAME]) / min(began[FLOOR]), 1.6, "x"),
@@ -63,14 +71,14 @@ def measure(quick: bool) -> dict[str, Any]:
 
 
 def _until_first_instruction(
-    one: Contender, stamp: str, world: environment.World, turn: int
+    contender: Contender, stamp: str, world: environment.World, turn: int
 ) -> float:
     noted = world.folder / "stamped"
     noted.unlink(missing_ok=True)
-    folder = world.folder / f"{one.name.replace(' ', '-')}-{turn}"
-    command = one.command([stamp, str(noted)], folder)
+    folder = world.folder / f"{contender.name.replace(' ', '-')}-{turn}"
+    command = contender.command([stamp, str(noted)], folder)
     start, pid = _spawn(command, world)
-    if one.stays:
+    if contender.stays:
         procfs.until(noted.exists)
         _end(pid)
     else:
@@ -80,8 +88,8 @@ def _until_first_instruction(
     return (int(noted.read_text()) - start) / 1e6
 
 
-def _until_over(one: Contender, world: environment.World) -> float:
-    start, pid = _spawn(one.command(["/bin/true"], world.folder / "true"), world)
+def _until_over(contender: Contender, world: environment.World) -> float:
+    start, pid = _spawn(contender.command(["/bin/true"], world.folder / "true"), world)
     os.waitpid(pid, 0)
     return (time.monotonic_ns() - start) / 1e6
 
@@ -101,5 +109,5 @@ def _end(pid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def folder_of(one: Contender, world: environment.World) -> Path:
-    return world.folder / one.name.replace(" ", "-")
+def folder_of(contender: Contender, world: environment.World) -> Path:
+    return world.folder / contender.name.replace(" ", "-")

@@ -25,9 +25,9 @@ def measure(quick: bool) -> dict[str, Any]:
     held: dict[str, dict[str, float]] = {}
     with environment.world() as world, _own_libpython() as library:
         world.env["LD_LIBRARY_PATH"] = library
-        for one in found:
-            if stamp is not None and (seen := _resident(one, stamp, world)):
-                held[one.name] = seen
+        for contender in found:
+            if stamp is not None and (seen := _resident(contender, stamp, world)):
+                held[contender.name] = seen
         hour, hours = (_AN_HOUR // 20, 1) if quick else (_AN_HOUR, _HOURS)
         before, *after = _streamed(world, hour, hours)
     rows: list[list[Any]] = [
@@ -38,7 +38,11 @@ def measure(quick: bool) -> dict[str, Any]:
         name = f"{OUR_NAME}, after {number * hour:,} deltas"
         rows.append([name, seen["processes"], seen["rss"], seen["pss"], seen["uss"]])
     floor = held[WAITER]["pss"]
-    others = [held[one.name]["pss"] for one in found if one.python and one.name in held]
+    others = [
+        held[contender.name]["pss"]
+        for contender in found
+        if contender.python and contender.name in held
+    ]
     targets = [
         target("idle, against the bare interpreter", held[OUR_NAME]["pss"] / floor, 1.6, "x"),
         target("after an hour's streaming, against the bare interpreter",
@@ -70,10 +74,12 @@ def measure(quick: bool) -> dict[str, Any]:
     }
 
 
-def _resident(one: Contender, stamp: str, world: environment.World) -> dict[str, float] | None:
+def _resident(
+    contender: Contender, stamp: str, world: environment.World
+) -> dict[str, float] | None:
     noted = world.folder / "stamped"
     noted.unlink(missing_ok=True)
-    command = one.command([stamp, str(noted), "stay"], folder_of(one, world))
+    command = contender.command([stamp, str(noted), "stay"], folder_of(contender, world))
     process = world.start(command)
     try:
         procfs.until(noted.exists)
@@ -86,7 +92,7 @@ def _resident(one: Contender, stamp: str, world: environment.World) -> dict[str,
 
 def held_by(pid: int, but: str) -> dict[str, float] | None:
     """The memory of a process tree, without the processes that run the program `but`."""
-    return _sum(one for one in procfs.tree(pid) if procfs.executable(one) != but)
+    return _sum(process for process in procfs.tree(pid) if procfs.executable(process) != but)
 
 
 def _sum(pids: Iterable[int]) -> dict[str, float] | None:
@@ -116,7 +122,9 @@ def _streamed(world: environment.World, deltas: int, times: int) -> list[dict[st
             with open(stopped) as file:
                 agent = int(file.read())
             procfs.until(lambda: _no_job_runs(process.pid))
-            seen.append(_sum(one for one in procfs.tree(process.pid) if one != agent) or {})
+            seen.append(
+                _sum(member for member in procfs.tree(process.pid) if member != agent) or {}
+            )
             go.write_text("go")
     finally:
         procfs.kill_tree(process.pid)

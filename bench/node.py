@@ -33,7 +33,10 @@ def measure(quick: bool) -> dict[str, Any]:
         deltas = world.ask(program, _GUEST, tap, 2000, 10 if quick else 50)
         script = world.folder / "empty.js"
         script.touch()
-        rows = [["a delta of 20 letters, us", summary(deltas), None]]
+        rows = [
+            ["a delta of 20 letters in a known agent, us", summary(deltas["tap"]), None],
+            ["the same in a program that nobody knows, us", summary(deltas["floor"]), None],
+        ]
         options = {"NODE_OPTIONS": f'--require "{_GUEST / "guest.js"}"'}
         env = world.env | {"HERMES_SUPERVISE_TAP": str(tap)}
         for name, words in (("node -e 0", ["-e", "0"]), ("node empty.js", [str(script)])):
@@ -46,9 +49,8 @@ def measure(quick: bool) -> dict[str, Any]:
             rows.append([f"{name}, with the guest, ms", summary(loaded), added])
             if "-e" in words:
                 section["targets"].append(target(f"added to {name}", added, 5, "ms"))
-    section["targets"].insert(
-        0, target("a delta in the guest", summary(deltas)["median"], 20, "us")
-    )
+    slowest = max(summary(samples)["median"] for samples in deltas.values())
+    section["targets"].insert(0, target("a delta in the guest", slowest, 20, "us"))
     section["tables"] = [{"columns": ["what", "measured", "added, ms"], "rows": rows}]
     return section
 

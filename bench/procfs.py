@@ -81,6 +81,6 @@ def settled(pid: int) -> None:
     last, since = -1.0, time.monotonic()
     while time.monotonic() - since < 0.5:
         time.sleep(0.05)
-        now = sum(processor_time(one) for one in tree(pid))
+        now = sum(processor_time(process) for process in tree(pid))
         if now - last > 0.0005:
             last, since = now, time.monotonic()

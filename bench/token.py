@@ -92,5 +92,5 @@ def _of(
     rate: int,
     side: str,
 ) -> float:
-    found = [one for name in who for seen in rates[name, rate] for one in seen[side]]
+    found = [took for name in who for seen in rates[name, rate] for took in seen[side]]
     return statistics.median(found)

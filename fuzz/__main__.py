@@ -62,7 +62,7 @@ def _run(name: str, seconds: str) -> int:
 
 def _figures(lines: list[str]) -> str:
     wanted = ("number_of_executed_units", "average_exec_per_sec", "peak_rss_mb")
-    found = [line.split("::")[1].strip() for line in lines if any(one in line for one in wanted)]
+    found = [line.split("::")[1].strip() for line in lines if any(word in line for word in wanted)]
     return ", ".join(found) or "no figures"
 
 

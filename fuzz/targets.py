@@ -65,7 +65,7 @@ def damaged(data: bytes) -> None:
             hit = index
         offset += len(frame)
     assert found[:hit] == whole[:hit], "everything before the damage"
-    assert all(one in whole for one in found if one[1] in dict(whole).values())
+    assert all(pair in whole for pair in found if pair[1] in dict(whole).values())
     if len(file) == offset:
         assert found[hit:] == whole[hit + 1 :], "and everything behind it"
 
@@ -113,11 +113,11 @@ def reconciled(data: bytes) -> None:
     rows = [_row(choose, number) for number in range(1, 1 + choose.below(8))]
     for session in replay(_stream(choose)).sessions.values():
         first = plan(session, rows, _AT + 100)
-        uids = [one.uid for one in first if one.kind == "message"]
+        uids = [insert.uid for insert in first if insert.kind == "message"]
         assert len(uids) == len(set(uids)), "one message, one row"
         assert plan(session, rows, _AT + 100) == first, "the same rows, the same plan"
         after = rows + _rows_of(first, rows)
-        second = [one for one in plan(session, after, _AT + 100) if not one.late]
+        second = [insert for insert in plan(session, after, _AT + 100) if not insert.late]
         assert len(second) <= len(first), "it gets no longer"
 
 
@@ -192,11 +192,11 @@ def _row(choose: Choices, id: int) -> Row:
 def _rows_of(inserts: list[Insert], rows: list[Row]) -> list[Row]:
     first = max([row.id for row in rows], default=0) + 1
     made = []
-    for number, one in enumerate(inserts, first):
-        message = one.message
+    for number, insert in enumerate(inserts, first):
+        message = insert.message
         calls = call_ids(message.get("tool_calls"))
         content, call = message.get("content"), message.get("tool_call_id")
-        made.append(Row(number, message["role"], content, call, calls, one.at))
+        made.append(Row(number, message["role"], content, call, calls, insert.at))
     return made
 
 
@@ -204,7 +204,7 @@ def _outline(sessions: dict[str, Session]) -> dict[str, object]:
     """For each session, what recovery would insert, and how the session ends."""
     return {
         id: (
-            [(one.message, one.kind) for one in plan(session, [], _AT + 100)],
+            [(insert.message, insert.kind) for insert in plan(session, [], _AT + 100)],
             session.ended,
             session.title,
             session.in_flight,

@@ -25,6 +25,11 @@ class NotPrivate(OSError):
     """A folder that belongs to somebody else, or that others can read or write."""
 
 
+def private_file(path: str, flags: int) -> int:
+    """The `opener` of a file that is ours alone. A link in its place is not followed."""
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
 def private_folder(path: str) -> str:
     """Make sure `path` is a folder that is ours alone, making it if it is missing."""
     try:
@@ -51,6 +56,14 @@ def private_folder(path: str) -> str:
             f"{path} is open to others (mode {found.st_mode & 0o777:o}); run: chmod 700 {path}"
         )
     return path
+
+
+def is_same_file(fd: int, path: str) -> bool:
+    """True if the path still leads to the file that is open: it may have been removed."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def runtime_folder() -> str:

@@ -35,7 +35,7 @@ COMMANDS = {
         "[list] [--json]\nretry ID...|--all\nforget ID...|--all",
         "list pending, failed and abandoned hooks; retry them",
     ),
-    "doctor": ("[--json] [-- COMMAND]", "check this machine, and what would be captured"),
+    "doctor": ("[--prove] [--json] [-- COMMAND]", "check this machine, and what would be captured"),
     "desktop": (
         "install [OPTIONS] -- COMMAND\nlist [--json]\nremove [--name NAME] [--force]\n"
         "systemd [--name NAME] -- COMMAND",
@@ -43,8 +43,8 @@ COMMANDS = {
     ),
     "fleet": (
         "[list] [--watch] [--json]\nreport [-o FILE]\n"
-        "recover SESSION...|--all-lost [--db PATH]\nlost MACHINE\n"
-        "forget SESSION...|--machine MACHINE|--older-than DAYS\n"
+        "recover SESSION...|--all-lost [--db PATH]\nlost MACHINE [--because TEXT] [--wait]\n"
+        "forget SESSION...|--machine MACHINE|--older-than DAYS [OPTIONS]\n"
         "init\nmigrate\ndoctor [--json]\nkey FILE",
         "list all machines' sessions; recover those of a lost one",
     ),
@@ -73,8 +73,8 @@ tool calls and the reply in progress are written to state.db, and the
 end-of-session hooks run in place of the dead agent. No setup is needed:
 
   hermes-supervise -- hermes chat    an unmodified Hermes
-  hermes-supervise -- claude         or codex, gemini, opencode: tracked through
-                                     their own transcripts
+  hermes-supervise -- claude         or codex, copilot, gemini, opencode, pi,
+                                     qwen: tracked through their transcripts
 
 commands (hermes-supervise NAME --help says more):
 {commands}
@@ -135,9 +135,11 @@ def _run_internal(name: str, *arguments: str) -> None:
 
 
 def _supervise(arguments: list[str]) -> None:
+    from .cli.arguments import Asked, parse  # start-up: commands do not need it
+
     try:
-        chosen, command = options.parse(arguments)
-    except options.Asked as asked:
+        chosen, command = parse(arguments)
+    except Asked as asked:
         _answer(str(asked))
         return
     except options.UsageError as error:

@@ -11,7 +11,7 @@ from . import campaign, judge, record
 from .wide.plan import KINDS
 
 
-def main() -> int:
+def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="torture", description="Random lives, real deaths.")
     parser.add_argument("--seed", default="", help="default: a fresh one, which is printed")
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -29,7 +29,11 @@ def main() -> int:
     parser.add_argument("--again", type=int, default=1, metavar="N", help="with --only: N times")
     parser.add_argument("--folder", help="default: one in memory, if there is any")
     parser.add_argument("--record", action="store_true", help="write docs/torture.* anew")
-    given = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    given = arguments().parse_args()
     seed = given.seed or os.urandom(4).hex()
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     folder = given.folder or tempfile.mkdtemp(prefix="hst", dir=memory)

@@ -95,7 +95,7 @@ def run_one(seed: str, share: float, folder: str, template: str, ledger: Ledger)
                 tally.kills += lived.kills
                 tally.chapters += 1
                 tally.processes += sum(len(lane.processes) for lane in lived.chapter.lanes)
-        tally.messages = sum(len(one.rows) for one in earlier.values())
+        tally.messages = sum(len(session.rows) for session in earlier.values())
     except judge.Violation as found:
         tally.violations.append(_violation(seed, number, found.category, found.text, folder))
     except Stuck as found:
@@ -238,8 +238,8 @@ def _collect(wanted: Wanted, workers: dict[int, int], total: Tally, began: float
                 _add(total, json.loads(line))
 
 
-def _add(total: Tally, one: dict[str, object]) -> None:
-    for name, value in one.items():
+def _add(total: Tally, more: dict[str, object]) -> None:
+    for name, value in more.items():
         if isinstance(value, dict):
             total.kills.update(value)
         elif isinstance(value, list):

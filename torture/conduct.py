@@ -81,8 +81,8 @@ class Lived:
             self._release()
             self._chase(chase.lane, chase.victim, chase.delay)
         self._wait_for_the_end()
-        for one in self.chapter.rounds:
-            self._recover(one)
+        for turn in self.chapter.rounds:
+            self._recover(turn)
         if self.world.left_behind() or self.world.hooks("waiting") or not self.chapter.rounds:
             self._recover(Round("recover", 1))
 
@@ -126,7 +126,7 @@ class Lived:
 
     def _strike(self, strike: Strike, next_gate: int) -> None:
         slot = self.ledger.slot(strike.lane, strike.process)
-        agents = [n for n, one in enumerate(self._slots(strike.lane)) if one.pid]
+        agents = [n for n, slot in enumerate(self._slots(strike.lane)) if slot.pid]
         head = self._head(strike.lane)
         standby = self._standby(strike.lane, head) if strike.what in ("standby", "everyone") else 0
         if strike.running:
@@ -148,8 +148,8 @@ class Lived:
             case "everyone":
                 self._kill(standby, "standby", lane)
                 self._kill_head(lane)
-                for one in agents:
-                    self._kill_agent(lane, one)
+                for number in agents:
+                    self._kill_agent(lane, number)
             case "group":
                 self._kill_group(lane, head)
             case "lock":
@@ -311,13 +311,13 @@ class Lived:
         if not self._until(over, PATIENCE):
             raise Stuck(_process_tree())
 
-    def _recover(self, one: Round) -> None:
-        start = actors.recoverer if one.kind == "recover" else actors.next_start
+    def _recover(self, turn: Round) -> None:
+        start = actors.recoverer if turn.kind == "recover" else actors.next_start
         began = time.monotonic()
-        pids = [start(self.world) for _ in range(one.count)]
-        for index, delay in sorted(one.killed.items(), key=lambda item: item[1]):
+        pids = [start(self.world) for _ in range(turn.count)]
+        for index, delay in sorted(turn.killed.items(), key=lambda item: item[1]):
             _spin(delay - (time.monotonic() - began))
-            if one.kind == "recover":
+            if turn.kind == "recover":
                 self._kill(pids[index], "recoverer (command)")
                 continue
             helpers = children(pids[index])
@@ -439,11 +439,11 @@ def _process_tree() -> str:
     """The processes that are left. Each writes its stack to the `errors` file of the world."""
     lines = []
     for pid in children(os.getpid()):
-        for one in [pid, *children(pid)]:
+        for process in [pid, *children(pid)]:
             try:
-                with open(f"/proc/{one}/wchan") as wchan, open(f"/proc/{one}/stat") as stat:
-                    lines.append(f"{one}: {stat.read()[:60]} {wchan.read()}")
-                os.kill(one, TRACE)
+                with open(f"/proc/{process}/wchan") as wchan, open(f"/proc/{process}/stat") as stat:
+                    lines.append(f"{process}: {stat.read()[:60]} {wchan.read()}")
+                os.kill(process, TRACE)
             except OSError:
                 continue
     time.sleep(0.5)  # so that the stacks are written; nothing else depends on it

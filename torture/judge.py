@@ -67,7 +67,7 @@ def _judge_process(
     whole = Life()
     for step in begun:
         whole.take(step)
-    ids = {one.id for one in whole.every}
+    ids = {session.id for session in whole.every}
     if certain < slot.returned and any(step[0].startswith("db_") for step in begun):
         return ids  # what a starved agent stored is kept; what it sent about it may be lost
     reported = [report.problems for (of, _), report in found.reports.items() if of == slot.stream]
@@ -83,7 +83,7 @@ def _judge_process(
         if at > sure:
             life.take(begun[at - 1])
         complaint = _compare(lived, lane, life, slot.stream, causes, found, earlier)
-        too_much = ids - {one.id for one in life.every} - set(earlier)
+        too_much = ids - {session.id for session in life.every} - set(earlier)
         if complaint is None and not too_much & set(found.sessions):
             return ids
         complaint = complaint or Violation("misreported", f"sessions {too_much}, not sent yet")
@@ -136,13 +136,13 @@ def _compare(
     expected = life.expected(cause, earlier)
     checkpoints = lived.chapter.lanes[lane].checkpoints
     try:
-        for one in expected:
-            _compare_rows(one, found)
-        for one in expected:
-            _compare_session(one, found, earlier, {other.id: other for other in expected})
-            _compare_report(one, stream, found, checkpoints)
-            _compare_hooks(lived, one, stream, found, checkpoints)
-        ids = {one.id for one in expected}
+        for session in expected:
+            _compare_rows(session, found)
+        for session in expected:
+            _compare_session(session, found, earlier, {other.id: other for other in expected})
+            _compare_report(session, stream, found, checkpoints)
+            _compare_hooks(lived, session, stream, found, checkpoints)
+        ids = {session.id for session in expected}
         for of, id in [*found.reports, *found.hooks]:
             if of == stream and id not in ids:
                 return Violation("misreported", f"report or hook for {id!r}, which was never sent")
@@ -151,11 +151,11 @@ def _compare(
     return None
 
 
-def _compare_rows(one: Expected, found: Found) -> None:
-    rows = found.rows.get(one.id, [])
-    if rows == one.rows:
+def _compare_rows(session: Expected, found: Found) -> None:
+    rows = found.rows.get(session.id, [])
+    if rows == session.rows:
         return
-    have, want = Counter(rows), Counter(one.rows)
+    have, want = Counter(rows), Counter(session.rows)
     missing, extra = list((want - have).elements()), list((have - want).elements())
     if not missing and not extra:
         category = "misordered"
@@ -163,86 +163,98 @@ def _compare_rows(one: Expected, found: Found) -> None:
         category = "lost"
     else:
         category = "duplicated" if any(row in want for row in extra) else "misreported"
-    place = next((i for i, (a, b) in enumerate(zip(rows, one.rows, strict=False)) if a != b), -1)
+    place = next(
+        (i for i, (a, b) in enumerate(zip(rows, session.rows, strict=False)) if a != b), -1
+    )
     raise Violation(
         category,
-        f"{one.id}: {len(rows)} rows for {len(one.rows)}, first difference at {place}; "
+        f"{session.id}: {len(rows)} rows for {len(session.rows)}, first difference at {place}; "
         f"missing {_short(missing)}; not expected {_short(extra)}",
     )
 
 
 def _compare_session(
-    one: Expected, found: Found, earlier: dict[str, Earlier], expected: dict[str, Expected]
+    session: Expected, found: Found, earlier: dict[str, Earlier], expected: dict[str, Expected]
 ) -> None:
-    row = found.sessions.get(one.id)
-    if not one.exists:
+    row = found.sessions.get(session.id)
+    if not session.exists:
         if row is not None:
-            raise Violation("misreported", f"{one.id}: a row for an empty session")
+            raise Violation("misreported", f"{session.id}: a row for an empty session")
         return
     if row is None:
-        raise Violation("lost", f"{one.id}: no row in sessions")
-    parent = one.parent
+        raise Violation("lost", f"{session.id}: no row in sessions")
+    parent = session.parent
     # A session in which nothing was said has no row: its own parent takes its place.
     while parent is not None and parent not in earlier and not expected[parent].exists:
         parent = expected[parent].parent
-    rows = found.rows.get(one.id, [])
-    _equal(one.id, "end_reason", row["end_reason"], one.end_reason)
-    _equal(one.id, "title", row["title"], one.title)
-    _equal(one.id, "parent", row["parent_session_id"], parent)
-    _equal(one.id, "message_count", row["message_count"], len(rows))
-    _equal(one.id, "tool_call_count", row["tool_call_count"], sum(len(r.calls) for r in rows))
-    _equal(one.id, "ended", row["ended_at"] is not None, one.end_reason is not None)
+    rows = found.rows.get(session.id, [])
+    _equal(session.id, "end_reason", row["end_reason"], session.end_reason)
+    _equal(session.id, "title", row["title"], session.title)
+    _equal(session.id, "parent", row["parent_session_id"], parent)
+    _equal(session.id, "message_count", row["message_count"], len(rows))
+    _equal(session.id, "tool_call_count", row["tool_call_count"], sum(len(r.calls) for r in rows))
+    _equal(session.id, "ended", row["ended_at"] is not None, session.end_reason is not None)
 
 
-def _compare_report(one: Expected, stream: str, found: Found, checkpoints: bool) -> None:
-    report = found.reports.get((stream, one.id))
-    if one.outcome == "empty":
+def _compare_report(session: Expected, stream: str, found: Found, checkpoints: bool) -> None:
+    report = found.reports.get((stream, session.id))
+    if session.outcome == "empty":
         if report is not None:
-            raise Violation("misreported", f"{one.id}: a report about nothing: {report}")
+            raise Violation("misreported", f"{session.id}: a report about nothing: {report}")
         return
     if report is None:
-        raise Violation("misreported", f"{one.id}: no report")
+        raise Violation("misreported", f"{session.id}: no report")
     counts = report.recovered
     exact = _equal if not checkpoints else _at_most
-    _equal(one.id, "reported outcome", report.outcome, one.outcome)
-    _equal(one.id, "reported problems", report.problems, [])
-    _equal(one.id, "reported as complete", report.complete, True)
-    _equal(one.id, "reported end", report.end_reason, one.end_reason)
-    exact(one.id, "reported messages", counts.messages, one.inserted)
-    exact(one.id, "reported unknown calls", counts.calls_unknown, one.unknown)
-    exact(one.id, "reported calls never started", counts.calls_never_started, one.never_started)
-    exact(one.id, "reported characters", counts.partial_characters, one.partial_characters)
-    _equal(one.id, "reported out of order", counts.out_of_order, 0)
-    _equal(one.id, "reported hooks", [ran["outcome"] for ran in report.hooks], ["ok"] * one.hook)
+    _equal(session.id, "reported outcome", report.outcome, session.outcome)
+    _equal(session.id, "reported problems", report.problems, [])
+    _equal(session.id, "reported as complete", report.complete, True)
+    _equal(session.id, "reported end", report.end_reason, session.end_reason)
+    exact(session.id, "reported messages", counts.messages, session.inserted)
+    exact(session.id, "reported unknown calls", counts.calls_unknown, session.unknown)
+    exact(
+        session.id,
+        "reported calls never started",
+        counts.calls_never_started,
+        session.never_started,
+    )
+    exact(session.id, "reported characters", counts.partial_characters, session.partial_characters)
+    _equal(session.id, "reported out of order", counts.out_of_order, 0)
+    _equal(
+        session.id,
+        "reported hooks",
+        [ran["outcome"] for ran in report.hooks],
+        ["ok"] * session.hook,
+    )
 
 
 def _compare_hooks(
-    lived: Lived, one: Expected, stream: str, found: Found, checkpoints: bool
+    lived: Lived, session: Expected, stream: str, found: Found, checkpoints: bool
 ) -> None:
     """A hook runs once; again only if a run was cut off, and then the event says so."""
-    ran = [event["extra"] for event in found.hooks.get((stream, one.id), [])]
-    if not one.hook:
+    ran = [event["extra"] for event in found.hooks.get((stream, session.id), [])]
+    if not session.hook:
         if ran:
-            raise Violation("misreported", f"{one.id}: a hook ran that was not due")
+            raise Violation("misreported", f"{session.id}: a hook ran that was not due")
         return
     if not ran:
-        raise Violation("misreported", f"{one.id}: the hook did not run")
+        raise Violation("misreported", f"{session.id}: the hook did not run")
     attempts = [extra["attempt"] for extra in ran]
     if len(set(attempts)) != len(attempts):
-        raise Violation("duplicated", f"{one.id}: hook attempts {attempts}")
+        raise Violation("duplicated", f"{session.id}: hook attempts {attempts}")
     who = ("recover", "supervisor", "successor", "start", "runner")
     cuts = sum(n for name, n in lived.kills.items() if any(word in name for word in who))
     if max(attempts) > 1 + cuts:
-        raise Violation("misreported", f"{one.id}: hook attempts {attempts} after {cuts} kills")
+        raise Violation("misreported", f"{session.id}: hook attempts {attempts} after {cuts} kills")
     # A hook does not wait until the disk has room again.
     exact = _at_most if checkpoints or any(lived.limited) else _equal
     for extra in ran:
-        _equal(one.id, "repeated", extra["repeated"], extra["attempt"] > 1)
+        _equal(session.id, "repeated", extra["repeated"], extra["attempt"] > 1)
         exact(
-            one.id,
+            session.id,
             "recovered, in the event of a hook",
             extra["recovered"]["messages"],
-            one.inserted,
+            session.inserted,
         )
 
 

@@ -226,7 +226,7 @@ class Life:
         self.live[on].row, self.live[on].row_parent = True, parent or None
 
     def _db_rotated(self, at: Conversation, on: int, old: str) -> None:
-        before = next(one for one in self.every if one.id == old)
+        before = next(session for session in self.every if session.id == old)
         before.row_ended = before.row_ended or "compression"
         at.row, at.row_parent = True, old
 
@@ -248,7 +248,11 @@ class Life:
     # -- what must follow ----------------------------------------------------------------------
 
     def expected(self, cause: str, earlier: dict[str, Earlier]) -> list[Expected]:
-        return [self._after(one, cause, earlier.get(one.id)) for one in self.every if one.announced]
+        return [
+            self._after(session, cause, earlier.get(session.id))
+            for session in self.every
+            if session.announced
+        ]
 
     def _after(self, at: Conversation, cause: str, earlier: Earlier | None) -> Expected:
         rows, unknown, never, characters = transcript(at)

@@ -135,16 +135,15 @@ def asked(
     if _reports_itself():
         return None
     with _lock:
-        found = [one for one in _conversations if one.continues(messages)]
-        found = [one for one in found if one is origin] or found
-        conversation = max(found, key=lambda one: one.length, default=None)
+        found = [candidate for candidate in _conversations if candidate.continues(messages)]
+        found = [candidate for candidate in found if candidate is origin] or found
+        conversation = max(found, key=lambda candidate: candidate.length, default=None)
         if conversation is None:
             conversation = Conversation(messages)
             _conversations.insert(0, conversation)
             del _conversations[_KEPT:]
-            if not lasting:
-                return Reply(conversation, messages, kept_as)
-        conversation.model_asked(messages)
+        if lasting or conversation.is_answered:
+            conversation.model_asked(messages)
     return Reply(conversation, messages, kept_as)
 
 
@@ -203,8 +202,11 @@ class Conversation:
 
     def __init__(self, messages: list[Message]) -> None:
         self._known = list(messages)
+        self._start = len(_but_the_last_question(messages))
         self._session: sdk.Session | None = None
+        self._tools: dict[str, str] = {}  # by call: the tool's name
         self._restart = False
+        self.is_answered = False
 
     @property
     def length(self) -> int:
@@ -221,8 +223,9 @@ class Conversation:
             self._session = sdk.session(captured="model stream", since=_began[0], **about)
             if _is_hermes():
                 self._session.title(TITLE)
-            past = _but_the_last_question(messages)
-            if past and _is_hermes():
+            # What was said in an aside that this request continues is a part of the conversation.
+            past = messages[: self._start]
+            if _is_hermes() and (past := _but_the_last_question(messages)):
                 # In another agent these may be examples for the model, which nobody said.
                 self._session._say("history", messages=past)
             self._known = past
@@ -236,6 +239,7 @@ class Conversation:
             self._session.delta(text, reasoning=reasoning, restart=restart)
 
     def model_answered(self, message: Message) -> None:
+        self.is_answered = True
         if self._session is not None:
             self._say(message)
         else:
@@ -244,6 +248,11 @@ class Conversation:
     def _say(self, message: Message) -> None:
         self._known = [*self._known, message]
         assert self._session is not None
+        for call in message.get("tool_calls") or ():
+            self._tools[str(call.get("id"))] = str((call.get("function") or {}).get("name"))
+        name = self._tools.get(str(message.get("tool_call_id")))
+        if message["role"] == "tool" and name is not None:
+            message = {"tool_name": name, **message}
         self._session.message(**message)
 
 
@@ -253,7 +262,7 @@ def _is_hermes() -> bool:
 
 
 def _but_the_last_question(messages: list[Message]) -> list[Message]:
-    places = [place for place, one in enumerate(messages) if one["role"] == "user"]
+    places = [place for place, message in enumerate(messages) if message["role"] == "user"]
     return messages[: places[-1]] if places else []
 
 
@@ -271,5 +280,5 @@ def is_same(one: Message, other: Message) -> bool:
 
 
 def last_question(messages: list[Message]) -> str | None:
-    said = [one["content"] for one in messages if one["role"] == "user"]
+    said = [message["content"] for message in messages if message["role"] == "user"]
     return str(said[-1]) if said else None

@@ -25,7 +25,7 @@ import sys
 import weakref
 
 from .. import children, sdk
-from . import floor, hermes_fronts
+from . import floor, hermes_fronts, hermes_lookup
 from . import hermes_agent as agent
 from . import hermes_conversation as conversations
 from . import hermes_store as store
@@ -168,9 +168,9 @@ def _belongs_to(messages: list[Any], lasting: bool) -> floor.Listener | None:
     if not _runs_agents():
         return None
     if not lasting:
-        return conversations.Unfollowed()  # a title, a summary
+        return hermes_lookup.Unfollowed()  # a title, a summary
     tapped = CAPABILITIES.is_tapped("AIAgent.run_conversation")
-    return conversations.asked(messages, turns_are_tapped=tapped)
+    return hermes_lookup.asked(messages, turns_are_tapped=tapped)
 
 
 def _by_the_models_stream() -> str | None:

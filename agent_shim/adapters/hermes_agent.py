@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 
 from . import hermes_conversation as conversations
-from . import hermes_fronts
+from . import hermes_fronts, hermes_lookup
+from .hermes_lookup import of as conversation_of
 from .taps import argument, quietly
 
 TYPE_CHECKING = False
@@ -37,8 +38,8 @@ _PERSISTED = {
 def turn(agent: Any, args: Arguments, named: Named) -> Leave | None:
     stored = argument(args, named, 5, "persist_user_message")
     said = argument(args, named, 0, "user_message") if stored is None else stored
-    agent.__dict__[conversations.PHANTOM] = said in conversations.leaving
-    conversation = conversations.of(agent)
+    agent.__dict__[hermes_lookup.PHANTOM] = said in conversations.leaving
+    conversation = conversation_of(agent)
     if conversation is None:
         return None
     fields = {column: named[name] for name, column in _PERSISTED.items() if named.get(name)}
@@ -61,7 +62,7 @@ def interrupted(agent: Any, args: Arguments, named: Named) -> None:
 
 
 def tools_run(agent: Any, args: Arguments, named: Named) -> Leave | None:
-    conversation = conversations.of(agent)
+    conversation = conversation_of(agent)
     messages = argument(args, named, 1, "messages")
     if conversation is None or not isinstance(messages, list):
         return None
@@ -87,7 +88,7 @@ def _look_now_and_then(conversation: Conversation, done: threading.Event) -> Non
 
 
 def tool_answered(agent: Any, args: Arguments, named: Named, result: object) -> None:
-    conversation = conversations.of(agent)
+    conversation = conversation_of(agent)
     call = argument(args, named, 3, "tool_call_id")
     if conversation is not None and call and isinstance(result, str):
         name = argument(args, named, 0, "function_name")
@@ -103,7 +104,7 @@ def reasoning_comes(agent: Any, args: Arguments, named: Named) -> None:
 
 
 def _piece_comes(agent: Any, args: Arguments, named: Named, *, reasoning: bool) -> None:
-    conversation = conversations.of(agent)
+    conversation = conversation_of(agent)
     if conversation is None:
         return
     superseded = getattr(agent, "_stream_writer_superseded", None)
@@ -112,25 +113,25 @@ def _piece_comes(agent: Any, args: Arguments, named: Named, *, reasoning: bool) 
 
 
 def reply_begins(agent: Any, args: Arguments, named: Named) -> None:
-    conversation = conversations.of(agent)
+    conversation = conversation_of(agent)
     if conversation is not None:
         conversation.expect_new_reply()
         conversation.name_turn(agent)
 
 
 def about_to_ask(agent: Any, args: Arguments, named: Named) -> None:
-    conversations.sends(agent)
+    hermes_lookup.sends(agent)
 
 
 def about_to_persist(agent: Any, args: Arguments, named: Named) -> None:
-    conversation = conversations.of(agent)
+    conversation = conversation_of(agent)
     messages = argument(args, named, 0, "messages")
     if conversation is not None and isinstance(messages, list):
         conversation.follow(messages)
 
 
 def compressing(agent: Any, args: Arguments, named: Named) -> Leave | None:
-    conversation = conversations.of(agent)
+    conversation = conversation_of(agent)
     if conversation is None:
         return None
     before, given = agent.session_id, argument(args, named, 0, "messages")

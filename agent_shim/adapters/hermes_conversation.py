@@ -32,7 +32,7 @@ _BROKEN_OFF = "Operation interrupted"
 _COMPRESSED = "compression"
 # What a turn ends with if the user breaks it off, in a thread or in an event loop.
 _BY_THE_USER = ("KeyboardInterrupt", "CancelledError")
-PHANTOM = "_hermes_supervise_phantom"
+
 
 # What only the floor can capture: the adapter sets it, by capability.
 lacks: list[Callable[[str], bool]] = []
@@ -40,7 +40,6 @@ lacks: list[Callable[[str], bool]] = []
 sources: dict[str, str] = {}
 leaving: list[str] = []
 
-_sender = threading.local()
 _known: weakref.WeakValueDictionary[str, Conversation] = weakref.WeakValueDictionary()
 
 
@@ -149,7 +148,7 @@ class Conversation:
             self._messages = messages if isinstance(messages, list) else None
             self._seen = {id(message): message for message in self._messages or ()}
             self._fresh_turn = False
-            said = [one for one in self._messages or () if isinstance(one, dict)]
+            said = [message for message in self._messages or () if isinstance(message, dict)]
             for message in said[_last_question_at(said) :]:  # the next request has these again
                 content = stored_content(message.get("content"))
                 self._settled_keys.add(_key(str(message.get("role")), content, message))
@@ -178,7 +177,7 @@ class Conversation:
 
     def _withdraw(self, sent: _Sent) -> None:
         """Hermes has dropped the message, and will not store it."""
-        self._unsettled = [one for one in self._unsettled if one is not sent]
+        self._unsettled = [other for other in self._unsettled if other is not sent]
         message = {"role": sent.role, "content": sent.content}
         self.session._say("message", uid=sent.uid, message=message, withdrawn=True)
 
@@ -240,8 +239,8 @@ class Conversation:
 
     def _broken_off(self, *, by_fault: bool = False) -> None:
         """A turn that was broken off did not end: if the process goes now, that is why."""
-        told_to_leave = leaving or _is_hung_up()
-        by = "signal" if told_to_leave else "fault" if by_fault else "user"
+        by_signal = leaving or _is_hung_up()
+        by = "signal" if by_signal else "fault" if by_fault else "user"
         self.session._say("turn", phase="broken off", by=by)
 
     def ended(self, session_id: object, reason: object) -> None:
@@ -255,13 +254,25 @@ class Conversation:
 
     def _never_began(self, result: object) -> bool:
         """Another process had the session, and Hermes asked the user to try again: it has sent no
-        request and stored no question."""
+        request, stored no question, and keeps none for the next turn."""
         return (
             isinstance(result, dict)
             and self._messages is None
             and result.get("api_calls") == 0
             and not result.get("completed")
             and self._question in self._unsettled
+            and not self._is_carried_on(result.get("messages"))
+        )
+
+    def _is_carried_on(self, messages: object) -> bool:
+        """The next turn is given the question as part of its history, and stores it."""
+        last = messages[-1] if isinstance(messages, list) and messages else None
+        return (
+            isinstance(last, dict)
+            and self._question is not None
+            and last.get("role") == "user"
+            and not last.get("_db_persisted")
+            and stored_content(last.get("content")) == self._question.content
         )
 
     def hook_begins(self, name: str) -> None:
@@ -320,8 +331,8 @@ class Conversation:
 
     def _say_by_model(self, message: Message) -> None:
         key = _key(message["role"], stored_content(message.get("content")), message)
-        sent = [_key(one.role, one.content, one.fields) for one in self._unsettled]
-        if key in sent or key in self._by_model or key in self._settled_keys:
+        unsettled = [_key(sent.role, sent.content, sent.fields) for sent in self._unsettled]
+        if key in unsettled or key in self._by_model or key in self._settled_keys:
             return
         self._by_model[key] = self._say(message["role"], message)
 
@@ -345,15 +356,15 @@ class Conversation:
         """In the middle of a turn Hermes continues in another session, most often one that another
         process made from this one. Messages that are not stored yet are stored there."""
         with self._lock:
-            sent = list(self._unsettled)
-            for one in sent:
-                self._withdraw(one)
+            unsettled = list(self._unsettled)
+            for sent in unsettled:
+                self._withdraw(sent)
             self._go_on_as(new_id)
-            for one in sent:
-                uid = self.session.message(one.role, one.content, **one.fields)
-                again = _Sent(uid, one.role, one.content, one.fields)
+            for sent in unsettled:
+                uid = self.session.message(sent.role, sent.content, **sent.fields)
+                again = _Sent(uid, sent.role, sent.content, sent.fields)
                 self._unsettled.append(again)
-                if one is self._question:
+                if sent is self._question:
                     self._question = again
 
     @property
@@ -377,7 +388,7 @@ class Conversation:
 
 
 def _last_question_at(messages: list[Message]) -> int:
-    places = [place for place, one in enumerate(messages) if one.get("role") == "user"]
+    places = [at for at, message in enumerate(messages) if message.get("role") == "user"]
     return places[-1] if places else 0
 
 
@@ -422,79 +433,11 @@ def _about(agent: Any) -> dict[str, object]:
     return about
 
 
-def of(agent: Any) -> Conversation | None:
-    """The conversation an agent is in now, if it is one to follow."""
-    if not _is_followed(agent):
-        return None
-    found = agent.__dict__.get("_hermes_supervise")
-    # While it compresses, it says itself under which id it goes on.
-    if found is not None and found.session.id != agent.session_id and found.compressing is None:
-        if found.in_turn:
-            found.moved(agent.session_id)
-        else:
-            found = None
-    if found is None:
-        found = agent.__dict__["_hermes_supervise"] = Conversation(agent)
-    return found if isinstance(found, Conversation) else None
-
-
 def known(session_id: object) -> Conversation | None:
     """The conversation that has, or had, this id."""
     return _known.get(session_id) if isinstance(session_id, str) else None
 
 
-def asked(messages: list[Message], *, turns_are_tapped: bool) -> Conversation | Unfollowed | None:
-    """The conversation that a request to the model belongs to; None: not known."""
-    alive = {id(one): one for one in _known.values()}
-    found = [one for one in alive.values() if one.may_ask(messages)]
-    if len(found) > 1 or not turns_are_tapped:
-        agent = _asking()
-        if agent is not None:
-            return of(agent) or Unfollowed()
-    if not found and not turns_are_tapped:
-        found = [one for one in alive.values() if one.may_ask(messages) is None]
-    if not found:  # the request may contain other text
-        found = [one for one in alive.values() if one.in_turn]
-        found = found if len(found) == 1 else []
-    if len(found) == 1:
-        return found[0]
-    # A turn of an agent that is not captured, or a side request of Hermes.
-    return Unfollowed() if turns_are_tapped and not found else None
-
-
-def sends(agent: Any) -> None:
-    """This thread is about to send a request of the agent's."""
-    _sender.agent = weakref.ref(agent)
-
-
-def _asking() -> Any:
-    """The agent for which this thread sends a request; None: that is not known."""
-    found = getattr(_sender, "agent", None)
-    return found() if found is not None else None
-
-
-class Unfollowed:
-    """Ignores a request that is not part of a conversation."""
-
-    has_all_pieces = True
-
-    def model_asked(self, messages: list[Message]) -> None:
-        pass
-
-    def model_piece(self, text: str, *, reasoning: bool) -> None:
-        pass
-
-    def model_answered(self, message: Message) -> None:
-        pass
-
-
-def _is_followed(agent: Any) -> bool:
-    """False for an agent that is never stored, for a review fork, which shares its parent's session
-    id, and for a turn that nobody asked for."""
-    return (
-        getattr(agent, "_session_db", None) is not None
-        and isinstance(getattr(agent, "session_id", None), str)
-        and not getattr(agent, "_persist_disabled", False)
-        and getattr(agent, "_memory_write_origin", None) != "background_review"
-        and not agent.__dict__.get(PHANTOM)
-    )
+def alive() -> list[Conversation]:
+    """Every conversation whose agent is alive."""
+    return list({id(conversation): conversation for conversation in _known.values()}.values())

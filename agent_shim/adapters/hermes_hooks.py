@@ -106,8 +106,8 @@ def _call(callback, arguments: dict[str, object]) -> None:
         parameters = inspect.signature(callback).parameters.values()
     except (TypeError, ValueError, NameError):  # NameError: an annotation, from Python 3.14 on
         parameters = None
-    if parameters is not None and not any(one.kind is one.VAR_KEYWORD for one in parameters):
-        named = {one.name for one in parameters if one.kind is not one.POSITIONAL_ONLY}
+    if parameters is not None and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        named = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
         arguments = {name: value for name, value in arguments.items() if name in named}
     result = callback(**arguments)
     if inspect.isawaitable(result):

@@ -22,6 +22,7 @@ _STORED = (
     "tool_calls", "tool_call_id", "finish_reason", "reasoning", "reasoning_content",
     "reasoning_details", "codex_reasoning_items", "codex_message_items", "api_content",
     "display_kind", "display_metadata", "platform_message_id", "effect_disposition",
+    "_compressed_summary",
 )  # fmt: skip
 
 

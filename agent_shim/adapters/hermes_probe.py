@@ -68,12 +68,20 @@ def _imports(module: str) -> str | None:
 
 
 def _files() -> list[str]:
-    """What changes when this Hermes is replaced by another."""
+    """What changes when this Hermes is replaced by another, or we are: the modules that a method
+    may come from, and our own list of methods."""
     found = {sys.executable}
-    for module in (*_MODULES, "hermes_cli"):
+    for module in (*_MODULES, "hermes_cli", _ADAPTER, *_of_the_classes()):
         if getattr(sys.modules.get(module), "__file__", None):
             found.add(os.path.abspath(sys.modules[module].__file__))
     return sorted(found)
+
+
+def _of_the_classes() -> list[str]:
+    """The modules of the classes that are tapped, and of everything that they inherit from."""
+    adapter = sys.modules.get(_ADAPTER)
+    tapped = list(adapter._tapped) if adapter is not None else []
+    return [above.__module__ for owner in tapped for above in owner.__mro__]
 
 
 def _version() -> str | None:

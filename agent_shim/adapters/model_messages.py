@@ -56,7 +56,7 @@ def _joined(items: list[Message]) -> list[Message]:
     for item in items:
         if found and item["role"] == found[-1]["role"] == "assistant":
             before = found.pop()
-            parts = [str(one["content"]) for one in (before, item) if one["content"]]
+            parts = [str(part["content"]) for part in (before, item) if part["content"]]
             calls = [*before.get("tool_calls", ()), *item.get("tool_calls", ())]
             item = {"role": "assistant", "content": "".join(parts) or None}
             if calls:

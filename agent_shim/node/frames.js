@@ -1,7 +1,8 @@
 // Frames of docs/protocol.md, appended to a file of this process' own.
 //
 // Each is written before the call returns: what the agent shows later survives any signal, whoever
-// else is dead. A folder that is gone or full ends the writing, and nothing else.
+// else is dead. A folder that is gone or full ends the writing, and nothing else. The file never
+// ends in half a frame: a write that fails is undone.
 
 'use strict';
 
@@ -61,9 +62,11 @@ function ofDelta(number, session, text, kind) {
 }
 
 class Frames {
-  constructor(folder) {
-    this._folder = folder;
+  constructor(folder, suffix = '.frames') {
+    this.stream = crypto.randomBytes(16).toString('hex');
+    this._path = path.join(folder, this.stream + suffix);
     this._file = null;
+    this._size = 0;
     this._number = 0;
     this._over = false;
   }
@@ -84,21 +87,34 @@ class Frames {
       if (this._file === null) this._open();
       this._number++;
       const frame = make();
-      if (frame.length <= LIMIT) fs.writeSync(this._file, frame);
+      if (frame.length <= LIMIT) this._append(frame);
     } catch {
       this._over = true;
     }
   }
 
+  _append(frame) {
+    try {
+      let done = 0;
+      while (done < frame.length) done += fs.writeSync(this._file, frame, done);
+      this._size += frame.length;
+    } catch (error) {
+      fs.ftruncateSync(this._file, this._size);
+      throw error;
+    }
+  }
+
   _open() {
-    const stream = crypto.randomBytes(16).toString('hex');
-    this._file = fs.openSync(path.join(this._folder, `${stream}.frames`), 'ax', 0o600);
-    const hello = {
-      kind: 'hello', version: 1, oldest: 1, stream, pid: process.pid, argv: process.argv,
-      cwd: process.cwd(),
-    };
-    fs.writeSync(this._file, ofRecord(0, hello));
+    this._file = fs.openSync(this._path, 'ax', 0o600);
+    this._append(this._hello());
+  }
+
+  _hello() {
+    return ofRecord(0, {
+      kind: 'hello', version: 1, oldest: 1, stream: this.stream, pid: process.pid,
+      argv: process.argv, cwd: process.cwd(),
+    });
   }
 }
 
-module.exports = { Frames, ofDelta, ofRecord };
+module.exports = { Frames, HEADER, ofDelta, ofRecord };

@@ -5,8 +5,10 @@
 // same program that the agent starts itself, as some do to have more memory, gets it again. What is
 // heavier than a check is loaded when the agent asks a model.
 //
-//     HERMES_SUPERVISE_TAP   the folder that frames are written into
-//     HERMES_SUPERVISE=0     do nothing
+//     HERMES_SUPERVISE_TAP      a known agent: the folder that its tap writes into (tap.js)
+//     HERMES_SUPERVISE_SPOOL    without it: the folder for what an unknown program says (floor.js),
+//     HERMES_SUPERVISE_SOCKET   and the supervisor's socket
+//     HERMES_SUPERVISE=0        do nothing
 //
 // A file that NODE_OPTIONS names has to exist wherever Node starts: this one lies in the state
 // folder, under a name made of its contents, and stays there.
@@ -15,16 +17,25 @@
 
 const VARIABLE = 'NODE_OPTIONS';
 // Programs that start the agent. They pass their environment on, and are left alone.
-const LAUNCHERS = /[/\\](npm|npx|pnpm|pnpx|yarn|corepack)(-cli)?(\.c?js)?$/;
+const LAUNCHERS = /[/\\](npm|npx|pnpm|pnpx|yarn|corepack|tsx|nodemon)(-cli)?(\.[cm]?js)?$/;
 
 function begin(env) {
-  const folder = env.HERMES_SUPERVISE_TAP;
   const program = process.argv[1];
-  if (!folder || !program || env.HERMES_SUPERVISE === '0' || LAUNCHERS.test(program)) return;
+  const listener = listenerFor(env); // loads nothing yet
+  if (!listener || !program || env.HERMES_SUPERVISE === '0' || LAUNCHERS.test(program)) return;
   const ours = takeOut(env);
   if (!require('worker_threads').isMainThread) return;
   if (ours) followCopies(ours, program);
-  require('./taps').install(folder);
+  require('./taps').install(listener, env.HERMES_SUPERVISE_TAP ? null : env.HERMES_SUPERVISE_SOCKET);
+}
+
+/** Makes who hears what the program asks its model; null: nobody does. */
+function listenerFor(env) {
+  const { HERMES_SUPERVISE_TAP: tap, HERMES_SUPERVISE_SPOOL: spool } = env;
+  const address = env.HERMES_SUPERVISE_SOCKET;
+  if (tap) return () => new (require('./tap').Tap)(tap);
+  if (!spool || !address) return null;
+  return (reportsItself) => new (require('./floor').Floor)(spool, address, reportsItself);
 }
 
 /** Takes the words that load this file out of NODE_OPTIONS, and leaves the user's own. */

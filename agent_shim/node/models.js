@@ -1,4 +1,4 @@
-// What a model is asked and answers, in the forms that providers have, as one form.
+// What a model answers, and what its user asked last, in the forms that providers have, as one form.
 //
 // Knows no agent, does no I/O, and keeps nothing of a request but what its user said.
 //
@@ -11,14 +11,9 @@
 
 'use strict';
 
-const PATHS = /(:(stream)?generateContent|\/chat\/completions|\/responses|\/messages)\/?$/i;
 // Of what the user said before, to tell which conversation this is.
 const QUESTIONS = 8;
 const CUT = 500;
-
-function isModelPath(path) {
-  return PATHS.test(path);
-}
 
 const listOf = (value) => (Array.isArray(value) ? value : []);
 const objects = (value) => listOf(value).filter((one) => one !== null && typeof one === 'object');
@@ -58,6 +53,7 @@ class Answer {
     this.pieces = []; // [kind, text], new since somebody took them
     this.text = '';
     this.complete = false;
+    this.id = null; // by which a later request may refer to it (Responses)
     this._calls = new Map();
   }
 
@@ -80,6 +76,35 @@ class Answer {
     if (Array.isArray(event.candidates)) this._candidate(event.candidates[0] || {});
     else if (Array.isArray(event.choices)) this._choice(event.choices[0] || {});
     else this._typed(event);
+  }
+
+  /** A reply that came in one piece. */
+  whole(body) {
+    if (body === null || typeof body !== 'object') return;
+    if (Array.isArray(body.choices)) {
+      const { message } = body.choices[0] || {};
+      this._choice({ delta: message, finish_reason: 'stop' });
+    } else if (Array.isArray(body.candidates) || body.response) {
+      this.event(body);
+    } else if (Array.isArray(body.content)) {
+      objects(body.content).forEach((block, index) => {
+        this._piece(block.text, 'text');
+        this._piece(block.thinking, 'reasoning');
+        if (block.type === 'tool_use') {
+          this._begin(index, block.id, block.name).args = JSON.stringify(block.input || {});
+        }
+      });
+      this.complete = true;
+    } else if (Array.isArray(body.output)) {
+      this._named(body);
+      for (const item of objects(body.output)) {
+        this._item(item);
+        if (item.type === 'message') {
+          for (const part of objects(item.content)) this._piece(part.text, 'text');
+        }
+      }
+      this.complete = true;
+    }
   }
 
   _candidate(candidate) {
@@ -133,16 +158,28 @@ class Answer {
         this._piece(delta, 'reasoning');
         break;
       case 'response.output_item.done':
-        if (item.type === 'function_call') {
-          this._begin(item.call_id, item.call_id, item.name).args = item.arguments || '';
-        }
+        this._item(item);
+        break;
+      case 'response.created':
+        this._named(event.response);
         break;
       case 'message_stop':
       case 'response.completed':
+      case 'response.incomplete':
         this.complete = true;
         break;
       default:
     }
+  }
+
+  _item(item) {
+    if (item.type === 'function_call') {
+      this._begin(item.call_id, item.call_id, item.name).args = item.arguments || '';
+    }
+  }
+
+  _named(response) {
+    if (response && typeof response.id === 'string') this.id = response.id;
   }
 
   _begin(index, id, name) {
@@ -160,4 +197,4 @@ class Answer {
   }
 }
 
-module.exports = { Answer, asked, isModelPath };
+module.exports = { Answer, asked };

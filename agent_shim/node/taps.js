@@ -6,6 +6,7 @@
 //     fetch                          the body of the response, as whoever reads it gets it
 //     http.request, https.request    the chunks of the response, before they are queued
 //     fs.appendFileSync, writeFileSync
+//     net.Socket.connect             whether the program speaks to the supervisor itself
 
 'use strict';
 
@@ -19,11 +20,16 @@ function quietly(act) {
   }
 }
 
-function install(folder) {
-  const exchanges = () => require('./exchange'); // loaded when a model is asked
-  watchFetch((path, body) => exchanges().begin(folder, path, body));
-  watchHttp((path, body) => exchanges().begin(folder, path, body));
-  watchFiles((path) => exchanges().wrote(folder, path));
+/** `make`: who hears of it, made when there is something to hear: `asks(path, body)` when a request
+ * is sent, which returns null or what is `answered()`, and `wrote(path)`. It is given a function that
+ * says whether the program has connected to `address` itself. */
+function install(make, address) {
+  let made = null;
+  const isConnected = address ? watchSockets(address) : () => false;
+  const listener = () => made ||= make(isConnected);
+  watchFetch((path, body) => listener().asks(path, body));
+  watchHttp((path, body) => listener().asks(path, body));
+  watchFiles((path) => listener().wrote(path));
 }
 
 function renamed(ours, theirs) {
@@ -34,17 +40,17 @@ function renamed(ours, theirs) {
 
 // -- fetch -----------------------------------------------------------------------------------------
 
-function watchFetch(begin) {
+function watchFetch(asks) {
   const original = globalThis.fetch;
   if (typeof original !== 'function') return;
   const replaced = renamed(function (input, init) {
     const path = quietly(() => pathOf(input, init));
     if (path === undefined || !MODEL.test(path)) return original.apply(this, arguments);
     const body = quietly(() => bodyOf(input, init));
-    const sent = original.apply(this, arguments);
-    if (body === undefined) return sent;
-    return sent.then((response) => {
-      quietly(() => watchResponse(response, path, body, begin));
+    if (body === undefined) return original.apply(this, arguments);
+    const request = new Asked(path, body, asks);
+    return original.apply(this, arguments).then((response) => {
+      quietly(() => watchResponse(response, request));
       return response;
     });
   }, original);
@@ -70,17 +76,27 @@ function bodyOf(input, init) {
   return undefined;
 }
 
-function watchResponse(response, path, body, begin) {
-  if (response.status !== 200 || !response.body) return;
-  if (typeof body !== 'string') {
-    // Not before the request is read; the agent does not wait for that.
-    let exchange = null;
-    body.then((text) => { exchange = begin(path, text); }).catch(() => {});
-    watchStream(response.body, () => exchange);
-    return;
+/** A request, of which the listener hears as soon as its text is known. The agent does not wait. */
+class Asked {
+  constructor(path, body, asks) {
+    this._heard = null;
+    this._exchange = undefined;
+    const hear = (text) => quietly(() => { this._heard = asks(path, text); });
+    if (typeof body === 'string') hear(body);
+    else body.then(hear, () => {});
   }
-  const exchange = begin(path, body);
-  if (exchange) watchStream(response.body, () => exchange);
+
+  /** Who gets the answer; null: nobody. */
+  get exchange() {
+    if (this._exchange === undefined && this._heard !== null) {
+      this._exchange = quietly(() => this._heard.answered()) || null;
+    }
+    return this._exchange || null;
+  }
+}
+
+function watchResponse(response, request) {
+  if (response.status === 200 && response.body) watchStream(response.body, () => request.exchange);
 }
 
 /** The same stream, whose readers are looked at. */
@@ -130,9 +146,9 @@ function watchStream(stream, exchangeOf) {
 
 // -- http and https --------------------------------------------------------------------------------
 
-const REQUESTS = new WeakMap(); // to a model, with what was written of each
+const REQUESTS = new WeakMap(); // to a model: what was written of each, or the whole of it
 
-function watchHttp(begin) {
+function watchHttp(asks) {
   const { prototype } = require('http').ClientRequest;
   const { write, end, emit } = prototype;
   prototype.write = renamed(function (chunk, encoding) {
@@ -140,13 +156,17 @@ function watchHttp(begin) {
     return write.apply(this, arguments);
   }, write);
   prototype.end = renamed(function (chunk, encoding) {
-    quietly(() => noteWritten(this, chunk, encoding));
+    quietly(() => {
+      noteWritten(this, chunk, encoding);
+      const written = REQUESTS.get(this);
+      if (!Array.isArray(written)) return;
+      REQUESTS.set(this, new Asked(pathIn(this), Buffer.concat(written).toString(), asks));
+    });
     return end.apply(this, arguments);
   }, end);
   prototype.emit = renamed(function (name, response) {
     if (name === 'response' && REQUESTS.has(this)) {
-      const body = () => Buffer.concat(REQUESTS.get(this)).toString();
-      quietly(() => watchMessage(response, () => begin(pathIn(this), body())));
+      quietly(() => watchMessage(response, REQUESTS.get(this)));
     }
     return emit.apply(this, arguments);
   }, emit);
@@ -157,16 +177,19 @@ const pathIn = (request) => String(request.path).split('?')[0];
 function noteWritten(request, chunk, encoding) {
   if (request.method !== 'POST' || !MODEL.test(pathIn(request))) return;
   if (!REQUESTS.has(request)) REQUESTS.set(request, []);
-  if (typeof chunk === 'string') REQUESTS.get(request).push(Buffer.from(chunk, typeof encoding === 'string' ? encoding : 'utf8'));
-  else if (chunk instanceof Uint8Array) REQUESTS.get(request).push(Buffer.from(chunk));
+  const written = REQUESTS.get(request);
+  if (!Array.isArray(written)) return;
+  const known = typeof encoding === 'string' ? encoding : 'utf8';
+  if (typeof chunk === 'string') written.push(Buffer.from(chunk, known));
+  else if (chunk instanceof Uint8Array) written.push(Buffer.from(chunk));
 }
 
-function watchMessage(response, begin) {
+function watchMessage(response, request) {
   const encoding = String(response.headers['content-encoding'] || 'identity').trim().toLowerCase();
   if (response.statusCode !== 200) return;
   const body = encoding === 'identity' ? null : require('./inflate').inflater(encoding);
   if (body === null && encoding !== 'identity') return;
-  const exchange = begin();
+  const { exchange } = request;
   if (!exchange) return;
   let known = true;
   const look = (chunk) => {
@@ -188,6 +211,23 @@ function watchMessage(response, begin) {
     }
     return push.apply(this, arguments);
   };
+}
+
+// -- the supervisor's socket -----------------------------------------------------------------------
+
+function watchSockets(address) {
+  const { prototype } = require('net').Socket;
+  const { connect } = prototype;
+  let connected = false;
+  prototype.connect = renamed(function (...given) {
+    quietly(() => {
+      const first = Array.isArray(given[0]) ? given[0][0] : given[0];
+      const { path, isGuest } = typeof first === 'string' ? { path: first } : first;
+      if (path === address && !isGuest) connected = true;
+    });
+    return connect.apply(this, given);
+  }, connect);
+  return () => connected;
 }
 
 // -- files -----------------------------------------------------------------------------------------

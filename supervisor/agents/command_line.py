@@ -9,19 +9,32 @@ what happened.
 from __future__ import annotations
 
 # Programs that start another program, and their own arguments that may come before it.
+_PLAIN_WRAPPERS = (  # node_program.py has the same
+    "env", "nice", "ionice", "nohup", "setsid", "stdbuf", "timeout", "time",
+)  # fmt: skip
 _WRAPPERS = (
-    "env", "nice", "ionice", "nohup", "setsid", "stdbuf", "timeout", "time", "npx", "bunx", "pnpx",
-    "pnpm", "npm", "yarn", "bun", "deno", "node", "nodejs", "uv", "uvx", "pipx", "mise", "corepack",
+    *_PLAIN_WRAPPERS, "npx", "bunx", "pnpx", "pnpm", "npm", "yarn", "bun", "deno", "node", "nodejs",
+    "uv", "uvx", "pipx", "mise", "corepack",
 )  # fmt: skip
 _WRAPPER_WORDS = ("dlx", "exec", "x", "run", "tool", "--")
 
 
 def program_of(command: list[str]) -> tuple[int, str] | None:
     """The index and the name of the program, also behind `npx`, `env A=b`, `node …/cli.js`."""
+    return _behind(_WRAPPERS, command)
+
+
+def runtime_of(command: list[str]) -> tuple[int, str] | None:
+    """The index and the name of what is started behind `env A=b`, `nice` and their like: `node` of
+    `env A=b node my-agent.js`."""
+    return _behind(_PLAIN_WRAPPERS, command)
+
+
+def _behind(wrappers: tuple[str, ...], command: list[str]) -> tuple[int, str] | None:
     at = 0
     while at < len(command):
         name = _package_of(command[at]) or _base(command[at])
-        if name not in _WRAPPERS:
+        if name not in wrappers:
             return at, name
         at += 1
         while at < len(command) and _belongs_to_wrapper(command[at]):

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _OPTIONS = "NODE_OPTIONS"
 _FOLDER = "HERMES_SUPERVISE_TAP"
 _ENTRY = "guest.js"
+# With these, Node reads only files that are named on its command line.
+_PERMISSIONS = ("--permission", "--experimental-permission")
 _OWN_NAME, _HEX_DIGITS = 12, "0123456789abcdef"
 _OFF = ("", "0", "false", "no", "none")
 
@@ -55,7 +57,7 @@ class NodeAgent(Agent):
         return start != self.name or len(rest) != _OWN_NAME or bool(rest.strip(_HEX_DIGITS))
 
     def why_not_tapped(self, place: Place) -> str | None:
-        return self._sandbox(place.arguments, place.env, place.cwd)
+        return self._sandbox(place.arguments, place.env, place.cwd) or restricted([], place.env)
 
     def _sandbox(self, arguments: list[str], env: Mapping[str, str], cwd: str) -> str | None:
         if not self.sandbox_variables:
@@ -69,13 +71,27 @@ def own_session(agent: str, stream: str) -> str:
     return f"{agent}-{stream[:_OWN_NAME]}"
 
 
-def start_with(
-    command: list[str], env: dict[str, str], folder: str
-) -> tuple[list[str], dict[str, str]]:
-    """The command and environment that start the same agent with the guest in it, which writes
-    into `folder`."""
-    from .command_line import assignments  # only when a Node agent is started
+def restricted(command: list[str], env: Mapping[str, str]) -> str | None:
+    """What keeps Node from reading our files, so that it would end with status 1; None: nothing."""
+    from .command_line import assignments  # only when a Node program is started
 
+    options = {**env, **assignments(command)}.get(_OPTIONS, "").split()
+    for word in (*command, *options):
+        if word in _PERMISSIONS:
+            return f"{word} keeps Node from reading files of ours"
+    return None
+
+
+def start_with(
+    command: list[str], env: dict[str, str], folder: str | None
+) -> tuple[list[str], dict[str, str]] | None:
+    """The command and environment that start the same agent with the guest in it, which writes
+    into `folder`; without one, it reports the conversations of a program that nobody knows. None:
+    Node would not start."""
+    from .command_line import assignments  # only when a Node program is started
+
+    if restricted(command, env) is not None:
+        return None
     path = os.path.join(installed(), _ENTRY)
     quoted = path.replace("\\", "\\\\").replace('"', '\\"')
     load = f'--require "{quoted}"'
@@ -85,7 +101,8 @@ def start_with(
     if given is not None:
         changed = f"{_OPTIONS}={given}"
         command = [f"{_OPTIONS}={value}" if word == changed else word for word in command]
-    return command, {**env, _OPTIONS: value, _FOLDER: folder}
+    env = {name: text for name, text in env.items() if name != _FOLDER}  # of a run around us
+    return command, {**env, _OPTIONS: value, **({_FOLDER: folder} if folder else {})}
 
 
 def installed() -> str:

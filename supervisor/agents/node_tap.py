@@ -54,7 +54,7 @@ class _Exchange:
         self.model = about.get("model")
         self.tools = about.get("tools") is True
         self.question = str(about.get("question") or "")
-        self.questions = [str(one).strip() for one in about.get("questions") or ()]
+        self.questions = [str(question).strip() for question in about.get("questions") or ()]
         self.session: str | None = None
         self.text = ""
         self.first = 0
@@ -210,13 +210,13 @@ class NodeTap(Database):
         ]  # fmt: skip
         uid = _first_part(record["uid"])
         for same in (_same_calls, _same_names):
-            for one in found:
-                if calls and one.known_as in (None, uid) and same(one.calls, calls):
-                    return one
+            for exchange in found:
+                if calls and exchange.known_as in (None, uid) and same(exchange.calls, calls):
+                    return exchange
         if not calls:
-            for one in found:
-                if one.known_as in (None, uid) and one.text.strip() == text.strip():
-                    return one
+            for exchange in found:
+                if exchange.known_as in (None, uid) and exchange.text.strip() == text.strip():
+                    return exchange
         return None
 
     def _answered(self, session: str, message: dict[str, Any]) -> dict[str, Any]:
@@ -261,7 +261,11 @@ class NodeTap(Database):
                 for candidate in self._candidates(process)
                 if self._waits(candidate, exchange)
             ]
-            asked = [one for one in waiting if exchange.asks(self._last_question(one, exchange))]
+            asked = [
+                session
+                for session in waiting
+                if exchange.asks(self._last_question(session, exchange))
+            ]
             if not asked and len(waiting) == 1 and exchange.tools:
                 asked = waiting
             if asked and not self._is_taken(asked[0], exchange, process):
@@ -274,29 +278,29 @@ class NodeTap(Database):
 
     def _before(self, session: str, exchange: _Exchange) -> list[_Said]:
         log = self._sessions.get(session, ())
-        return [one for one in log if one.at is None or one.at <= exchange.at]
+        return [logged for logged in log if logged.at is None or logged.at <= exchange.at]
 
     def _waits(self, session: str, exchange: _Exchange) -> bool:
         before = self._before(session, exchange)
         return bool(before) and (before[-1].role != "assistant" or before[-1].calls)
 
     def _last_question(self, session: str, exchange: _Exchange) -> str:
-        texts = [one.text for one in self._before(session, exchange) if one.role == "user"]
+        texts = [logged.text for logged in self._before(session, exchange) if logged.role == "user"]
         return texts[-1] if texts else ""
 
     def _is_taken(self, session: str, exchange: _Exchange, process: _Process) -> bool:
         """True if an earlier request for this session is still being answered."""
         return any(
-            one is not exchange and one.session == session and not one.over
-            and one.at <= exchange.at and not self._has_reply(session, one)
-            for one in process.exchanges.values()
+            other is not exchange and other.session == session and not other.over
+            and other.at <= exchange.at and not self._has_reply(session, other)
+            for other in process.exchanges.values()
         )  # fmt: skip
 
     def _has_reply(self, session: str, exchange: _Exchange) -> bool:
         """True if the transcript has the reply."""
         return any(
-            one.role == "assistant" and one.at is not None and one.at >= exchange.at
-            for one in self._sessions.get(session, ())
+            logged.role == "assistant" and logged.at is not None and logged.at >= exchange.at
+            for logged in self._sessions.get(session, ())
         )
 
     def _own_session(self, process: _Process, exchange: _Exchange) -> Iterator[Read]:
@@ -326,7 +330,7 @@ def _pairs(
     left = list(ours)
     for call in theirs:
         for same in (_content, _name):
-            found = next((one for one in left if same(one) == same(call)), None)
+            found = next((other for other in left if same(other) == same(call)), None)
             if found is not None:
                 left.remove(found)
                 yield call, found
@@ -384,5 +388,5 @@ class TappedFiles(LineFiles):
         if self._tap is None:
             return None
         self._tap.take()
-        written = {one for one in self._tap.written() if self.accepts(one)}
+        written = {file for file in self._tap.written() if self.accepts(file)}
         return os.path.realpath(path) in written if written else None

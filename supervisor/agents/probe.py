@@ -15,7 +15,7 @@ from ...ipc import isolation
 from ..process import launch
 from ..process.interpreter import Interpreter
 from ..process.package import INJECTED_FOLDER, SHIM_FOLDER
-from .hermes import home
+from .state_db import hermes_home
 
 _SCRIPT = os.path.join(SHIM_FOLDER, "adapters", "hermes_probe.py")
 _PATIENCE = 120.0
@@ -31,7 +31,7 @@ def ask(
         private = os.path.join(scratch, "home")
         asked = {
             "hermes": injected,
-            "home": home(),
+            "home": hermes_home(),
             "scratch": private,
             "folder": os.path.dirname(os.path.abspath(found.entry)) if found.entry else "",
             "bootstrapped": bootstrap is not None,

@@ -11,7 +11,7 @@ module, and loads the rest (parsers, databases, probes) inside the methods that 
     transcripts     sources, work_folder, not_recorded, shown_unseen
     live tap        tapped, why_not_tapped, goes_on
     resume          arguments, knows_session, resume_hint
-    doctor          findings, bootstrap, inner_findings, losses, trial
+    doctor          bootstrap, inner_findings, losses, trial
     end of a run    may_be_ended, died_closing, left_unclosed, was_quit, is_between_requests,
                     is_the_users, keep_what_was_shown, may_have_shown_more, open_sessions
     hooks           own_hooks, hook_environment, installed_here
@@ -73,6 +73,8 @@ class Place:
         """The folder of all runs, this one among them."""
         self.may_tap = True
         """False with `--no-tap`."""
+        self.is_recognised = True
+        """False if only `--agent` says which agent it is: then it is started as it is."""
         self.claim = claim
         """True if this run is the first to claim a session by that name."""
         self.announced = announced
@@ -192,6 +194,12 @@ def is_from_transcript(stream: ReplayedStream) -> bool:
     return isinstance(stream.hello.get("speaks_for"), str)
 
 
+def waits_for_reply(session: Session, stream: ReplayedStream) -> bool:
+    """True if a reply is due or in progress, and transcripts and taps report it."""
+    waits = session.phase.value in ("working", "replying") and not session.stopped
+    return is_from_transcript(stream) and waits
+
+
 class Agent:
     name = ""
     """The name of its module, of `--agent NAME`, and of the `agent` in its hello."""
@@ -308,12 +316,6 @@ class Agent:
 
     # -- doctor --------------------------------------------------------------------------------
 
-    def findings(self, place: Place) -> list[Finding]:
-        """What would be captured of it from outside."""
-        from .transcript_findings import findings  # only for `doctor`
-
-        return findings(self, place)
-
     def inner_findings(self, answer: dict[str, Any], arguments: list[str]) -> list[Finding]:
         """What would be captured from inside, given what the probe in its interpreter answers."""
         return []
@@ -363,8 +365,10 @@ class Agent:
 
     def was_quit(self, stream: ReplayedStream) -> bool:
         """True if the process ended because its user left, even though a reply seems to be missing.
-        A transcript need not say that a turn was cancelled; a status of 0 says it."""
-        orderly = stream.death is not None and stream.death.code == 0
+        A transcript need not say that a turn was cancelled; a status of 0 says it, unless the
+        terminal was closed: some agents exit with 0 then, in the middle of whatever they do."""
+        death = stream.death
+        orderly = death is not None and death.code == 0 and not death.terminal_closed
         return orderly and is_from_transcript(stream)
 
     def is_between_requests(self, session: Session) -> bool:
@@ -387,8 +391,7 @@ class Agent:
         """True if the user may have seen text of a reply that nobody reported. An agent that
         reports its own messages reports them before it shows them. A transcript gets a message
         when it is complete; only a live tap knows what was shown before that."""
-        waits = session.phase.value == "working" and not session.stopped
-        return is_from_transcript(stream) and waits and session.about.get("tapped") is not True
+        return waits_for_reply(session, stream) and session.about.get("tapped") is not True
 
     # -- hooks ---------------------------------------------------------------------------------
 

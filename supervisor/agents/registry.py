@@ -20,7 +20,7 @@ NONE = "none"
 
 _SHARED = frozenset((
     "protocol", "registry", "command_line", "messages", "probe", "transcript_findings",
-    "node_guest", "node_tap", "live", "other_user", "unread", "trials",
+    "node_guest", "node_program", "node_tap", "live", "other_user", "state_db", "unread", "trials",
 ))  # fmt: skip
 # Names of programs and modules that start an agent and do not contain its name.
 _ALIASES = {"run_agent": "hermes", "acp_adapter": "hermes", "tui_gateway": "hermes"}

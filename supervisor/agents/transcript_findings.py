@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from .protocol import Agent, Finding, Place
 
 _NO_TAP = "of --no-tap; leave that option out"
+_OTHER_NAME = "only --agent says which agent it is, so the command is started as it is"
 
 
 def findings(agent: Agent, place: Place) -> list[Finding]:
+    """What would be captured of it from outside."""
     found: list[Finding] = []
     if agent.writes_transcripts:
         text = f"{agent.title}, tracked through its own transcripts (docs/watchers.md)"
@@ -33,6 +35,8 @@ def findings(agent: Agent, place: Place) -> list[Finding]:
     if sources:
         found.append(_watching())
         why = agent.why_not_tapped(place) if place.may_tap else _NO_TAP
+        if why is None and not place.is_recognised:
+            why = _OTHER_NAME
         text = f"captured: {agent.tap_sees}"
         if why is not None:
             text = f"a message is captured once it is complete; a reply in progress is not: {why}"

@@ -13,7 +13,6 @@ _AGENTS: dict[str, tuple[str, tuple[str, ...] | None]] = {
     "amp": ("Amp", ("threads", "login")),
     "auggie": ("Auggie", None),
     "cline": ("Cline", None),
-    "copilot": ("GitHub Copilot CLI", ()),
     "crush": ("Crush", ("run",)),
     "cursor-agent": ("Cursor CLI", None),
     "droid": ("Droid", ("exec",)),
@@ -37,7 +36,13 @@ def title_of(command: list[str]) -> str | None:
     return title if is_agent else None
 
 
-def why(title: str) -> str:
+def why(title: str, *, has_guest: bool) -> str:
+    """`has_guest`: it is a Node program, so that our guest may see its requests to the model."""
+    if has_guest:
+        return (
+            f"it is not known how to read {title}'s sessions: only what it asks its model through "
+            "Node's fetch or http will be captured; --watch reads a transcript of JSON lines"
+        )
     return (
         f"nothing that {title} says will be captured: it is not known how to read its sessions; "
         "--watch reads a transcript of JSON lines"

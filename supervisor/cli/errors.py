@@ -45,11 +45,22 @@ class _HelpFormatter(argparse.HelpFormatter):
         return "\n".join("\n".join(wrapped) for wrapped in lines)
 
 
+class _Subcommands(argparse._SubParsersAction):  # type: ignore[type-arg]
+    """A subcommand's own help begins with what the list of subcommands says about it."""
+
+    def add_parser(self, name: str, **options: Any) -> Any:
+        meaning = options.get("help") or ""
+        return super().add_parser(
+            name, **{"description": f"{meaning[:1].upper()}{meaning[1:]}.", **options}
+        )
+
+
 class Parser(argparse.ArgumentParser):
     """Raises CommandError for a wrong command line, so that --json gets an object."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{"formatter_class": _HelpFormatter, **options})
+        self.register("action", "parsers", _Subcommands)
 
     def error(self, message: str) -> None:  # type: ignore[override]
         self.print_usage(sys.stderr)

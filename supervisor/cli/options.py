@@ -1,7 +1,6 @@
 """The options of a run, as a table: parsing, --help, config.toml and the docs use it.
 
-Never imports argparse, which would cost a third of a launch. Never fails because of config.toml:
-its errors are collected in `problems`, and the rest of the file is used.
+Never imports argparse, which would cost a third of a launch.
 """
 
 from __future__ import annotations
@@ -10,19 +9,16 @@ import os
 
 from ...ipc.endpoint import xdg_folder
 from ..agents import registry
-from ..model.options import Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from ..model.options import Options
+
 
 class UsageError(Exception):
     """A flag, variable or value is wrong; the text says which and why."""
-
-
-class Asked(Exception):
-    """The user asked for the help or the version instead of a run."""
 
 
 def _seconds(text: str) -> float:
@@ -229,10 +225,15 @@ a copy of FILE to recover. Needs hermes-supervise[encryption]"""),
     Option("--replica-retention", "DAYS", _count, """\
 delete finished runs of this machine from the database DAYS after their
 last record (default: 0, never); needs the right to delete"""),
+    Option("--replica-lost-after", "S", _seconds, """\
+when this machine has recovered a session of another one that did not
+report for S seconds, take that one for lost and run the session's
+hooks here (default: 0, only once `hermes-supervise fleet lost` says so)"""),
     Option("--no-tap", "", None, """\
 do not capture the reply in progress of an agent that is tracked
 through its transcript (a hook in Claude Code, a plugin in opencode, a
-guest in Node, a client of Codex' daemon)"""),
+guest in Node, a client of Codex' daemon), nor what an unknown Node
+program asks its model"""),
     Option("--no-adopt", "", None, """\
 if the supervisor dies, do not start a successor"""),
     Option("--strict", "", None, """\
@@ -246,7 +247,7 @@ a word of what was said; journal: to systemd's journal instead"""),
     Option("--quiet", "", None, """\
 print nothing, not even after a crash"""),
 )  # fmt: skip
-_BY_FLAG = {option.flag: option for option in TABLE}
+BY_FLAG = {option.flag: option for option in TABLE}
 BY_NAME = {option.name: option for option in TABLE}
 
 HELP = ("-h", "--help")
@@ -262,49 +263,6 @@ def _switch(text: str) -> bool:
     if text.lower() not in _ON + _OFF:
         raise ValueError("1 or 0")
     return text.lower() in _ON
-
-
-def parse(arguments: list[str]) -> tuple[Options, list[str]]:
-    """The options and the command, which starts at the first word that is not an option, or after
-    `--`. Raises UsageError and Asked."""
-    options = Options()
-    if os.path.exists(file := settings_file()):
-        from .settings import from_file  # start-up: only if there is a file
-
-        options.problems = from_file(options, file)
-    for each in TABLE:
-        if (text := os.environ.get(each.variable)) is not None:
-            begin(options, each)
-            put(options, each, text, each.variable)
-    given: set[str] = set()
-    index = 0
-    while index < len(arguments):
-        word = arguments[index]
-        if word == "--":
-            return options, arguments[index + 1 :]
-        if not word.startswith("-") or word == "-":
-            return options, arguments[index:]
-        flag, equals, text = word.partition("=")
-        if word in HELP + VERSION:
-            raise Asked(word)
-        option = _BY_FLAG.get(flag)
-        if option is None:
-            raise UsageError(f"unknown option {flag}{suggestion(flag, _BY_FLAG)}")
-        if option.read is None:
-            if equals:
-                raise UsageError(f"{flag} takes no value")
-            text = "1"
-        elif not equals:
-            index += 1
-            if index >= len(arguments):
-                raise UsageError(f"{flag} needs a value: {flag} {option.value}")
-            text = arguments[index]
-        if flag not in given:
-            begin(options, option)
-        given.add(flag)
-        put(options, option, text, flag)
-        index += 1
-    return options, []
 
 
 def settings_file() -> str:

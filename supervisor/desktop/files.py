@@ -14,7 +14,7 @@ from zlib import crc32
 
 from ...ipc.endpoint import xdg_folder
 from ...ipc.lightweight.dataclass import dataclass
-from . import entry, mac
+from . import entry, mac, xdg
 from .entry import Entry
 from .launcher import CHANGED, FOREIGN, OURS, CannotWrite, File, Launcher, state_of
 
@@ -60,8 +60,8 @@ def files(launcher: Launcher, where: Place) -> list[File]:
         login = mac.login_agent(launcher.supervisor)
     else:
         path = os.path.join(where.launchers, id_of(launcher, where))
-        needed = [File(path, entry.render(launcher))]
-        login = entry.render_autostart(launcher.supervisor)
+        needed = [File(path, xdg.render(launcher))]
+        login = xdg.render_autostart(launcher.supervisor)
     return needed + ([File(where.login, login)] if launcher.autostart else [])
 
 

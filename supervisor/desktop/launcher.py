@@ -1,6 +1,6 @@
 """A launcher as data, and the marker that identifies files we wrote. Pure.
 
-Never depends on a system: `entry`, `mac` and `systemd` write it for each one.
+Never depends on a system: `xdg`, `mac` and `systemd` write it for each one.
 """
 
 from __future__ import annotations

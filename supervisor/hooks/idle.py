@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from ..storage.run_folder import Run
 
 
-def check(run: Run, stream: str, limit: float) -> int:
-    """Queue what is due. The result is a JobResult: AGAIN if a session may still become idle.
+def check(run: Run, stream: str, limit: float) -> JobResult:
+    """Queue what is due. AGAIN if a session may still become idle.
 
     Runs in a job's own process, which is why its imports are here: start-up of the supervisor.
     """
@@ -32,7 +32,7 @@ def check(run: Run, stream: str, limit: float) -> int:
     replayed = replay(gather(run.folder, stream).frames)
     agent = registry.of_stream(replayed)
     result = JobResult.NOT_OURS if agent.ends_idle_sessions else JobResult.DONE
-    if limit and result == JobResult.DONE:
+    if limit and result is JobResult.DONE:
         idle.mark(run, stream, replayed)
         for session in replayed.sessions.values():
             if session.ended is None and not _is_idle(run, stream, session, limit):

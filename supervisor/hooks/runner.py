@@ -101,7 +101,8 @@ def _ask_replica(claimed: runs.Run, entry: Entry, now: float) -> float | None:
     answer, why = places.may_run_hooks(entry.run)
     if answer == places.WAIT:
         for target in places.targets():
-            if os.path.exists(os.path.join(target, "runs", entry.run)):
+            names = ("runs", "claims")
+            if any(os.path.exists(os.path.join(target, name, entry.run)) for name in names):
                 if not starter.is_at_work(target):
                     starter.start(target)
                 places.wake(target)

@@ -69,7 +69,7 @@ def is_object(value: object) -> bool:
 
 
 def is_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def is_stream(value: object) -> bool:

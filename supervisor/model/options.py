@@ -42,6 +42,7 @@ class Options:
         self.replica_hooks = "claimed"
         self.replica_key: str | None = None
         self.replica_retention = 0
+        self.replica_lost_after = 0.0
         self.strict = False
         self.notify = False
         self.log: str | None = None

@@ -9,7 +9,7 @@ updated. Rows that others wrote stay as they are.
 
 from __future__ import annotations
 
-from ...ipc.lightweight.dataclass import dataclass
+from .stream import Stored
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,15 +20,6 @@ if TYPE_CHECKING:
 # Messages that have left the journal and may still be sent again under their old uid.
 KEPT = 1000
 _MOST_IN_A_RECORD = 50_000
-
-
-@dataclass
-class Stored:
-    row: int
-    first: int
-    last: int
-    ours: bool
-    """False: somebody else had written it, and we found it."""
 
 
 def uid_of_answer(call: str) -> str:

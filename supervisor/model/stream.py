@@ -17,7 +17,6 @@ from ...ipc.lightweight.dataclass import dataclass, field
 from ...ipc.records import join_pieces
 from ..process.cause import Cause
 from .phases import IN_FLIGHT, TABLE, Event, Phase
-from .stored import Stored
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,6 +67,17 @@ class Item:
     def anchored(self) -> bool:
         """True if it is in the database and its row is known, or known to be an old one."""
         return self.settled and (self.row is not None or self.rewritten)
+
+
+@dataclass
+class Stored:
+    """Where a message of a session is that the supervisor stored itself (stored.py)."""
+
+    row: int
+    first: int
+    last: int
+    ours: bool
+    """False: somebody else had written it, and we found it."""
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """What differs between operating systems, behind one set of functions.
 
-`linux.py` has them for Linux. `portable.py` has them for everything else, built on psutil, kqueue
-and waitpid. Nothing else in the supervisor names a platform; a test holds that.
+`linux.py` and `linux_proc.py` have them for Linux. `portable.py` has them for everything else,
+built on psutil, kqueue and waitpid. Nothing else in the supervisor names a platform; a test holds
+that.
 
 HERMES_SUPERVISE_PLATFORM=portable chooses the portable functions on Linux, so that the tests run
 through both.
@@ -18,11 +19,14 @@ IS_PORTABLE = not IS_LINUX or os.environ.get("HERMES_SUPERVISE_PLATFORM") == "po
 
 if IS_PORTABLE and not TYPE_CHECKING:
     from . import portable as _here
-else:  # types are checked against this one; a test compares the signatures of both
+
+    _processes = _here
+else:  # types are checked against these; a test compares the signatures of both
     from . import linux as _here
+    from . import linux_proc as _processes
 
 # whether other processes than our children can be looked at: on Linux, whether /proc is there
-sees_processes = _here.sees_processes
+sees_processes = _processes.sees_processes
 # identity
 process_start = _here.process_start
 is_another = _here.is_another
@@ -33,21 +37,21 @@ since_boot = _here.since_boot
 Watch = _here.Watch
 watch = _here.watch
 # processes
-ProcessInfo = _here.ProcessInfo
-process_table = _here.process_table
-own_children = _here.own_children
-user_of = _here.user_of
-command_line = _here.command_line
-environment = _here.environment
-below = _here.below
+ProcessInfo = _processes.ProcessInfo
+process_table = _processes.process_table
+own_children = _processes.own_children
+user_of = _processes.user_of
+command_line = _processes.command_line
+environment = _processes.environment
+below = _processes.below
 # files
-fd_target = _here.fd_target
-open_files = _here.open_files
-is_open_for_writing = _here.is_open_for_writing
-lock_holder = _here.lock_holder
+fd_target = _processes.fd_target
+open_files = _processes.open_files
+is_open_for_writing = _processes.is_open_for_writing
+lock_holder = _processes.lock_holder
 # memory
-resident = _here.resident
-proportional = _here.proportional
+resident = _processes.resident
+proportional = _processes.proportional
 group_memory = _here.group_memory
 oom_kills = _here.oom_kills
 # ourselves

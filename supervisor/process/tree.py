@@ -77,18 +77,23 @@ class Tree:
         Returns the oldest followed process, if there is one."""
         self._ours = ours
         # A dead process that has not been reaped yet stays until `reaped`.
-        self.followed = {
-            process.pid
+        followed = [
+            process
             for process in self._left_to_us()
             if (
                 self._has_our_streams(process.pid)
                 if process.alive
                 else process.pid in self.followed
             )
-        }
+        ]
+        self.followed = {process.pid for process in followed}
         if self.followed and self._checks_left:
             self._loop.after(self._checks_left.pop(0), self._check_again)
-        return min(self.followed, default=None)
+        return _oldest(followed)
+
+    def oldest(self) -> int | None:
+        """The oldest followed process."""
+        return _oldest(process_table(list(self.followed)))
 
     def _check_again(self) -> None:
         if self.followed:
@@ -99,8 +104,7 @@ class Tree:
         if not HAS_SUBREAPERS:
             return self._with_our_variable()
         self._ours = ours
-        pids = (p.pid for p in self._left_to_us() if p.alive and self._has_our_variable(p.pid))
-        return min(pids, default=None)
+        return _oldest([p for p in self._left_to_us() if p.alive and self._has_our_variable(p.pid)])
 
     def may_connect_to_successor(self) -> int | None:
         """The same for a successor, which does not inherit its predecessor's children."""
@@ -109,12 +113,15 @@ class Tree:
     def _with_our_variable(self) -> int | None:
         """The oldest process of our session with our variable, whoever its parent is."""
         session = os.getsid(0)
-        pids = (
-            process.pid
-            for process in process_table()
-            if process.alive and process.session == session
+        return _oldest(
+            [
+                process
+                for process in process_table()
+                if process.alive
+                and process.session == session
+                and self._has_our_variable(process.pid)
+            ]
         )
-        return min(filter(self._has_our_variable, pids), default=None)
 
     def _left_to_us(self) -> list[ProcessInfo]:
         """Our children in our session, without those that we started ourselves."""
@@ -190,6 +197,11 @@ def ancestors(pid: int) -> Iterator[int]:
 def standard_streams() -> list[FileId | None]:
     """Our own standard input and output."""
     return [fd_target(os.getpid(), fd) for fd in (0, 1)]
+
+
+def _oldest(processes: list[ProcessInfo]) -> int | None:
+    """By when it began: pids begin again at the bottom once they have reached their limit."""
+    return min((process.start, process.pid) for process in processes)[1] if processes else None
 
 
 def _file_id(path: str) -> FileId | None:

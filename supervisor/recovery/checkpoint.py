@@ -48,7 +48,7 @@ def checkpoint(
     stream: str,
     siblings: Iterable[str] = (),
     unwritten: dict[str, Unwritten] | None = None,
-) -> int:
+) -> JobResult:
     """Store what is complete, or as much of it as can be done in a moment.
 
     `siblings` are the other streams of the run that may have a share in the same sessions: what
@@ -71,7 +71,7 @@ def checkpoint(
     announced = [
         session for session in replayed.sessions.values() if session.about.get("settles") is True
     ]
-    if announced and take_back_ends(run, stream, replayed, announced) == JobResult.AGAIN:
+    if announced and take_back_ends(run, stream, replayed, announced) is JobResult.AGAIN:
         return JobResult.AGAIN
     shares = {stream: replayed, **_siblings(run, siblings, unwritten)}
     result = JobResult.DONE

@@ -21,7 +21,7 @@ from ...ipc.endpoint import sync_folder
 from ..model.stream import CARRIED, Item, ReplayedStream, Session
 from ..statedb.reconcile import first_open
 from ..storage.journal import segment_name
-from ..storage.run_folder import replica_of
+from ..storage.run_notes import replica_of
 from .gather import Gathered, gather, stored_name
 from .replay import replay
 

@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from .checkpoint import Databases
 
 
-def digest(run: Run, stream: str, databases: Databases) -> None:
-    """Raises StateDbError where the database cannot be written now; nothing is lost by that."""
+def digest(run: Run, stream: str, databases: Databases, *, restarted: bool) -> None:
+    """Raises StateDbError where the database cannot be written now; nothing is lost by that.
+
+    `restarted`: the machine was restarted since, so whoever has the process's pid is another one.
+    """
     if _shares_a_session(run, stream):
         return
     numbers = sorted(
@@ -43,7 +46,7 @@ def digest(run: Run, stream: str, databases: Databases) -> None:
         names, gathered = closed_part(run.folder, stream, number)
         replayed = replay(gathered.frames)
         odd = replayed.gaps or replayed.bad_records or gathered.damaged
-        if odd or stores_itself(replayed) or is_alive(replayed):
+        if odd or stores_itself(replayed) or (is_alive(replayed) and not restarted):
             return
         _store(run, stream, replayed, databases)
         kept = essential(gathered.frames, databases.have_the_end_of, replayed)

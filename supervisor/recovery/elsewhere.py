@@ -9,6 +9,8 @@ from ...ipc.lightweight import json
 from ..model.life import Life, life_of
 from ..process.platform import boot_id
 from ..storage import run_folder as runs
+from ..storage import run_lock
+from ..storage.run_notes import living_agent
 from .gather import gather
 from .reading import database_of, is_alive, settings_of
 from .replay import bring_back, replay
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 def open_in_another_run(own: str, session_id: str, path: str) -> runs.Run | None:
     """The other run whose living agent has this session of this state.db open."""
     for run in _others(own):
-        if runs.living_agent(run) is None:
+        if living_agent(run.folder) is None:
             continue
         for replayed, session in _sharing(run, session_id, path):
             if session.ended is None and is_alive(replayed):
@@ -35,9 +37,9 @@ def is_being_finished(own: str, session_id: str, path: str, life: Life) -> bool:
     """True if somebody is just finishing another run, and an earlier life of this session is in
     it: its rows have to be there before ours."""
     for run in _others(own):
-        if runs.living_agent(run) is not None or runs.is_claimed_here(run.folder):
+        if living_agent(run.folder) is not None or run_lock.is_claimed_here(run.folder):
             continue
-        if runs.holder_of(run.folder) is None:
+        if run_lock.holder_of(run.folder) is None:
             continue  # nobody is at it
         for replayed, session in _sharing(run, session_id, path):
             if life_of(replayed, session, session.heard_at).precedes(life, boot_id()):

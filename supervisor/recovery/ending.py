@@ -134,7 +134,7 @@ def _hidden_crash(
     the process whose end is the end of the session."""
     by_note = [(note, last) for note in others]
     by_note += [(_note_for_the_last(member), member) for member in left_open]
-    crashes = [(crash, note, member) for note, member in by_note if (crash := _crash_in(note))]
+    crashes = [(crash, note, member) for note, member in by_note if (crash := crash_in(note))]
     turns = [turn for note, _ in by_note if (turn := _moment_in(note.get("turn")))]
     hidden = worst([crash for crash, _, member in crashes if member is not last or others], turns)
     for crash, note, member in crashes:
@@ -166,7 +166,8 @@ def _crash_record(member: Member) -> dict[str, Any]:
     return {"when": vars(when), "cause": how}
 
 
-def _crash_in(note: dict[str, Any]) -> Crash | None:
+def crash_in(note: dict[str, Any]) -> Crash | None:
+    """The crash that a marker's note tells of, if there is one."""
     crash = note.get("crash")
     if not isinstance(crash, dict) or not isinstance(crash.get("cause"), dict):
         return None

@@ -24,9 +24,11 @@ from ...ipc import endpoint
 from ...ipc.endpoint import sync_folder
 from ...ipc.lightweight.dataclass import dataclass, field
 from ..model.stream import ReplayedStream
+from ..process import launch
 from ..process.cause import RESTARTED, UNSUPERVISED, Cause
 from ..statedb.writer import PATIENCE, StateDbError
 from ..storage import run_folder as runs
+from ..storage import run_notes
 from . import idle, report
 from .describe import cut_short, lost_of, problems_of
 from .gather import files_of, tombstone
@@ -124,8 +126,6 @@ def finish(
     A fault in one stream is raised when all others are done.
     """
     finisher = Finisher(run, observer, patience, progress)
-    dead: list[Reading] = []
-    living: list[Reading] = []
     faults: list[Exception] = []
     waits_for_transcripts = None
     if read_transcripts is not None:
@@ -134,32 +134,9 @@ def finish(
         except (OSError, ImportError) as fault:  # a full disk, an upgrade: the next try may do
             waits_for_transcripts = finisher.settings["watcher"]
             faults.append(fault)
-    restarted = runs.is_of_another_boot(finisher.settings.get("boot"))
-    served = supervised.living if supervised is not None else set()
-    unwritten = supervised.unwritten if supervised is not None else {}
-    streams = supervised.closed if supervised is not None else run.streams()
     try:
-        for stream in [*sorted(served), *(name for name in streams if name not in served)]:
-            if stream == waits_for_transcripts:
-                continue
-            try:
-                if stream not in served:
-                    finisher.digest(stream)
-                reading = read(run, stream, unwritten.get(stream))
-                replayed = reading.replayed
-                if supervised is not None and replayed.death is None:
-                    pid = replayed.hello.get("pid")
-                    replayed.death = supervised.causes.get(pid if isinstance(pid, int) else 0)
-                lives = replayed.death is None and reading.living and not restarted
-                if stream in served or lives:
-                    living.append(reading)
-                else:
-                    if replayed.death is None:
-                        why = _why_unseen(replayed, supervised, restarted=restarted)
-                        replayed.death = Cause(at=last_sign_of_life(reading), unseen=why)
-                    dead.append(reading)
-            except Exception as fault:
-                faults.append(fault)
+        dead, living, unreadable = _read_streams(finisher, supervised, waits_for_transcripts)
+        faults += unreadable
         unread = len(faults)
         # Whoever has supervised the run from its beginning has all that it ever stored from.
         if supervised is None or supervised.pid != finisher.settings.get("supervisor"):
@@ -168,12 +145,49 @@ def finish(
         faults += more_faults
         if faults:
             if not unread and finisher.all_stored:
-                raise NotPutAway(f"its messages are in state.db; {faults[0]}") from faults[0]
+                why = launch.reason(faults[0])
+                raise NotPutAway(f"its messages are in state.db; {why}") from faults[0]
             raise faults[0]
-        alive = max(len(living), int(runs.living_agent(run) is not None))
+        alive = max(len(living), int(run_notes.living_agent(run.folder) is not None))
         return Finished(reports, alive, finisher.waiting)
     finally:
         finisher.close()
+
+
+def _read_streams(
+    finisher: Finisher, supervised: Supervised | None, without: str | None
+) -> tuple[list[Reading], list[Reading], list[Exception]]:
+    """The streams of dead processes, those of living ones, and the faults of those that could not
+    be read. A dead process' stream says how it died, or why nobody knows."""
+    dead: list[Reading] = []
+    living: list[Reading] = []
+    faults: list[Exception] = []
+    run, restarted = finisher.run, finisher.restarted
+    served = supervised.living if supervised is not None else set()
+    unwritten = supervised.unwritten if supervised is not None else {}
+    streams = supervised.closed if supervised is not None else run.streams()
+    for stream in [*sorted(served), *(name for name in streams if name not in served)]:
+        if stream == without:
+            continue
+        try:
+            if stream not in served:
+                finisher.digest(stream)
+            reading = read(run, stream, unwritten.get(stream))
+            replayed = reading.replayed
+            if supervised is not None and replayed.death is None:
+                pid = replayed.hello.get("pid")
+                replayed.death = supervised.causes.get(pid if isinstance(pid, int) else 0)
+            lives = replayed.death is None and reading.living and not restarted
+            if stream in served or lives:
+                living.append(reading)
+            else:
+                if replayed.death is None:
+                    why = _why_unseen(replayed, supervised, restarted=restarted)
+                    replayed.death = Cause(at=last_sign_of_life(reading), unseen=why)
+                dead.append(reading)
+        except Exception as fault:
+            faults.append(fault)
+    return dead, living, faults
 
 
 def _why_unseen(replayed: ReplayedStream, supervised: Supervised | None, *, restarted: bool) -> str:
@@ -189,7 +203,7 @@ def _why_unseen(replayed: ReplayedStream, supervised: Supervised | None, *, rest
 def _read_transcripts(finisher: Finisher, read_them: Callable[[str], list[str]]) -> None:
     """Add lines of a dead agent's own transcripts that no process reported."""
     run = finisher.run
-    if finisher.settings.get("watcher") and runs.living_agent(run) is None:
+    if finisher.settings.get("watcher") and run_notes.living_agent(run.folder) is None:
         try:
             finisher.unread = read_them(run.folder)
         except (OSError, ImportError):
@@ -216,6 +230,8 @@ class Finisher:
     ) -> None:
         self.run = run
         self.settings = settings_of(run)
+        self.restarted = run_notes.is_of_another_boot(self.settings.get("boot"))
+        """The machine was restarted since the run."""
         self.waiting = False
         """Something has to wait for a living process."""
         self.all_stored = True
@@ -237,7 +253,7 @@ class Finisher:
         if self._digesting is None:
             self._digesting = Databases(self.run, self._patience)
         try:
-            digest(self.run, stream, self._digesting)
+            digest(self.run, stream, self._digesting, restarted=self.restarted)
         except StateDbError:  # it is reported when the rest cannot be written either
             self._digesting.close()
             self._digesting = None
@@ -266,7 +282,7 @@ class Finisher:
             # The stream's other sessions are over: their hooks and reports do not wait.
             waits = any(id not in sessions_of for id in reading.replayed.sessions)
             self.waiting |= waits
-            self.all_stored &= all(one.report.complete for one in sessions_of.values())
+            self.all_stored &= all(session.report.complete for session in sessions_of.values())
             try:
                 reports += self._put_away(reading, list(sessions_of.values()), keep=waits)
             except Exception as fault:
@@ -314,7 +330,7 @@ class Finisher:
         tomb = tombstone(self.run.folder, reading.stream)
         os.close(os.open(tomb, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         sync_folder(self.run.folder)
-        if runs.replica_of(self.run.folder) is not None:
+        if run_notes.replica_of(self.run.folder) is not None:
             from ..replica.places import keep  # only with --replica
 
             keep(self.run.folder, reading.gathered.files)

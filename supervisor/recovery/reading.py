@@ -10,11 +10,13 @@ import os
 import time
 
 from ...ipc.lightweight.dataclass import dataclass
+from ..agents.state_db import default_db
 from ..model.life import NANOSECONDS_A_TICK
 from ..model.stream import ReplayedStream, Session
 from ..process.death import lives, may_live
 from ..process.platform import process_start
 from ..storage import run_folder as runs
+from ..storage import run_notes
 from .gather import Gathered, gather
 from .replay import bring_back, replay
 
@@ -69,14 +71,14 @@ def is_alive(replayed: ReplayedStream) -> bool:
         return False
     if isinstance(folder := replayed.hello.get("speaks_for"), str):
         # A transcript reader sends the agent's records.
-        return runs.living_agent(runs.Run(folder, -1)) is not None
+        return run_notes.living_agent(folder) is not None
     if replayed.peer:
         return may_live(replayed.peer.get("pid"), replayed.peer.get("start"))
     pid, start = replayed.hello.get("pid"), replayed.hello.get("start")
     if start is not None or not isinstance(pid, int):
         return may_live(pid, start)
     # Nobody has read its hello but us, and it could not tell its start: it has no /proc.
-    another_boot = runs.is_of_another_boot(replayed.hello.get("boot"))
+    another_boot = run_notes.is_of_another_boot(replayed.hello.get("boot"))
     return not another_boot and lives(pid, None) and not _began_later(pid, replayed)
 
 
@@ -96,7 +98,7 @@ def last_sign_of_life(reading: Reading) -> float:
 
 def settings_of(run: runs.Run) -> dict[str, Any]:
     """How the run wants its sessions finished; the defaults where that is not known."""
-    return {"db": runs.default_db(), **runs.settings(run)}
+    return {"db": default_db(), **runs.settings(run)}
 
 
 def database_of(session: Session, replayed: ReplayedStream, settings: dict[str, Any]) -> str:

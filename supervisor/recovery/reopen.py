@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _PATIENCE = 2.0
 
 
-def reopen(run: Run, stream: str, taken_up: Mapping[str, str]) -> int:
+def reopen(run: Run, stream: str, taken_up: Mapping[str, str]) -> JobResult:
     """Check the sessions that a process announced, each with its state.db if it was named."""
     default = str(settings_of(run)["db"])
     try:
@@ -46,7 +46,9 @@ def reopen(run: Run, stream: str, taken_up: Mapping[str, str]) -> int:
     return result if all(session.was_spoken_in for session in sessions) else JobResult.AGAIN
 
 
-def take_back_ends(run: Run, stream: str, replayed: ReplayedStream, sessions: list[Session]) -> int:
+def take_back_ends(
+    run: Run, stream: str, replayed: ReplayedStream, sessions: list[Session]
+) -> JobResult:
     settings = settings_of(run)
     try:
         for session in sessions:

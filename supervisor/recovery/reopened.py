@@ -41,7 +41,7 @@ def close_again(run: Run, session: str) -> None:
     def stale(rows: list[dict[str, Any]]) -> list[tuple[str, float, str]]:
         opened = [row for row in rows if row["id"] == session]
         found = judge(opened, evidence(path), time.time())[0] if opened else []
-        return [(one.session, one.at, one.reason) for one in found]
+        return [(leaked.session, leaked.at, leaked.reason) for leaked in found]
 
     try:
         database = OpenSessions(path)

@@ -35,7 +35,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from ..model.stored import Stored
+    from ..model.stream import Stored
 
 __all__ = ["Call", "Item", "Message", "ReplayedStream", "Reply", "Session", "replay"]
 

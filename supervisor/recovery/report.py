@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 
+from ...ipc import endpoint
 from ...ipc.lightweight import json
 from ...ipc.lightweight.dataclass import asdict, dataclass, field
 from ..statedb.reconcile import Counts
@@ -83,11 +84,7 @@ def append(path: str, settled: list[SessionReport]) -> None:
     """Append durably: the files of these sessions are removed next."""
     if not settled:
         return  # an empty line would replace the earlier report
-
-    def private(name: str, flags: int) -> int:
-        return os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-
-    with open(path, "a", encoding="utf-8", opener=private) as file:
+    with open(path, "a", encoding="utf-8", opener=endpoint.private_file) as file:
         for entry in settled:
             # Begins with a newline: a torn line before it must not swallow this one.
             fields = asdict(entry)

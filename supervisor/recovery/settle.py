@@ -11,6 +11,7 @@ recovery.
 
 from __future__ import annotations
 
+import os
 import time
 
 from ...ipc.lightweight.dataclass import dataclass
@@ -21,7 +22,7 @@ from ..process.platform import boot_id, pid_namespace
 from ..statedb.writer import Applied, Part, Replaced, StateDb, StateDbError
 from . import elsewhere
 from .describe import complete, cut_short, describe, lost_of
-from .ending import Member, decide
+from .ending import Member, crash_in, decide
 from .outcome import Outcome
 from .reading import database_of
 from .replay import outlast
@@ -69,7 +70,8 @@ class Settler:
         self._settings = settings
         self._patience = patience
         self._progress = progress
-        self._held: set[str] = set()
+        self._held: set[tuple[str, str | None]] = set()
+        """Sessions that a living process has open, each with its file; None: not known."""
         self._databases: dict[str, StateDb | StateDbError] = {}
         self._replaced = 0
 
@@ -88,8 +90,12 @@ class Settler:
         Sessions that a living stream has open get no end.
         """
         for reading in living:
-            sessions = [*reading.replayed.sessions.values(), *outlast(reading.replayed)]
-            self._held |= {session.id for session in sessions if session.ended is None}
+            replayed = reading.replayed
+            for session in replayed.sessions.values():
+                if session.ended is None:
+                    path = database_of(session, replayed, self._settings)
+                    self._held.add((session.id, os.path.realpath(path)))
+            self._held |= {(s.id, None) for s in outlast(replayed) if s.ended is None}
         groups = self._groups(dead, living)
         for _ in range(_FILES_TRIED):
             before = self._replaced
@@ -143,6 +149,7 @@ class Settler:
         for member in dead:
             if not failure and member.stream not in applied:
                 continue  # it has to wait
+            _remember_how_it_ended(member, applied.get(member.stream))
             described = describe(self._run.name, self._settings, member)
             if failure:
                 described.problems.append(failure)
@@ -158,12 +165,12 @@ class Settler:
             if not failure and agent.was_cut_off(member.session, described.end_reason):
                 described.outcome = Outcome.INTERRUPTED.value  # the row keeps the agent's reason
             cause = member.ended_by or member.died
-            one = SettledSession(member.session, described, cause, owes_hooks)
+            result = SettledSession(member.session, described, cause, owes_hooks)
             if (done := applied.get(member.stream)) is not None:
                 lost = done.note.get("lost")
-                one.lost = lost if isinstance(lost, int) else None
-                one.cut_short = done.note.get("cut_short") is True
-            settled.append((member, one))
+                result.lost = lost if isinstance(lost, int) else None
+                result.cut_short = done.note.get("cut_short") is True
+            settled.append((member, result))
         return settled
 
     def _let_earlier_lives_go_first(self, dead: list[Member]) -> None:
@@ -178,7 +185,7 @@ class Settler:
     def _complete(self, described: SessionReport, member: Member, applied: Applied | None) -> None:
         complete(described, member, applied)
         if applied is not None:
-            if (left := self._database(member.path).database.cjk_index.take_note()) is not None:
+            if (left := self._database(member.path).cjk_index.take_note()) is not None:
                 described.problems.append(left)
             described.turn = self._last_turn(member)
 
@@ -194,7 +201,8 @@ class Settler:
     def _is_open_elsewhere(self, member: Member) -> bool:
         """True if another living process can go on with the session."""
         session_id = member.session.id
-        if session_id in self._held:
+        # The same id in another file is another session.
+        if {(session_id, os.path.realpath(member.path)), (session_id, None)} & self._held:
             return True
         holders = registry.of_stream(member.replayed).open_sessions(member.path)
         if any(alive for _, alive in holders.get(session_id, ())):
@@ -249,6 +257,15 @@ class Settler:
         if isinstance(database, StateDbError):
             raise database
         return database
+
+
+def _remember_how_it_ended(member: Member, applied: Applied | None) -> None:
+    """Nobody could write down how the process ended, but its session was written at once: then the
+    marker says it."""
+    if applied is not None and member.ended_by is None and member.died.unseen:
+        crash = crash_in(applied.note)
+        if crash is not None and crash.cause.kind != "unknown":
+            member.ended_by = crash.cause
 
 
 def _stores_itself(replayed: ReplayedStream) -> bool:

@@ -1,7 +1,10 @@
-"""Who may finalise a run, as one decision. Pure.
+"""Who may finalise a run, as decisions. Pure.
 
-Never asks whether a machine is dead: nobody can know that from elsewhere. An operator declares it,
-and only once its lease is over, so that the machine itself knows that its word no longer counts.
+Never asks whether a machine is dead: nobody can know that from elsewhere. That its lease is over
+allows others to copy its sessions, which harms nobody. Hooks act on the world, so they need the
+loss to be declared: by the operator, by the platform, or after a silence that the user has set.
+Each of these needs the lease to be over, so that the machine itself knows that its word no longer
+counts.
 """
 
 from __future__ import annotations
@@ -9,20 +12,23 @@ from __future__ import annotations
 TYPE_CHECKING = False
 
 GRANTED, OURS, REFUSED = "granted", "ours", "refused"
+# Of hooks: they are ours to run; the loss is not declared yet; another machine runs or ran them.
+GIVEN, WAITING, NOT_OURS = "given", "waiting", "not ours"
 
 
 def claim(
     me: str,
     machine: str,
     *,
-    lost: bool,
+    silent: bool,
     claimed_by: str | None,
     claimer_lost: bool,
 ) -> tuple[str, str]:
     """Whether the machine `me` may be given a run of `machine`, and why not.
 
     OURS: it has been given it before, and was cut off, or there is more of it now.
-    `lost`: its machine was declared lost; `claimer_lost`: so was the one that claimed it before.
+    `silent`: the lease of its machine is over, or its loss was declared; `claimer_lost`: the loss
+    of the one that claimed it before was declared.
     """
     if claimed_by == me:
         return OURS, ""
@@ -31,12 +37,30 @@ def claim(
         return (REFUSED, "another machine has recovered it") if taken else (GRANTED, "")
     if claimed_by is not None and not claimer_lost:
         return REFUSED, "another machine recovers it, or has recovered it"
-    if not lost:
-        return REFUSED, "its machine has not been declared lost"
+    if not silent:
+        return REFUSED, "its machine is alive: it reports to the database"
     return GRANTED, ""
 
 
-def owes_hooks(*, ended: bool, recovered: bool) -> bool:
-    """Whether the claim includes the hooks: not if the machine itself had finished the run, and
-    not if another machine has recovered it and queued them."""
-    return not (ended or recovered)
+def hooks(
+    me: str,
+    *,
+    lost: bool,
+    claimed_by: str | None,
+    hooks_by: str | None,
+    ended: bool,
+    recovered: bool = False,
+) -> tuple[str, str]:
+    """Whether the machine `me`, which claimed the run of another, is to run its hooks; why not.
+
+    `recovered`: `me` asks with a new claim, and an earlier claimer has recovered the run, and
+    queued the hooks that it was given."""  # fmt: skip
+    if claimed_by != me:
+        return NOT_OURS, "another machine has recovered it"
+    if hooks_by == me:
+        return GIVEN, ""
+    if ended:
+        return NOT_OURS, "its own machine has finished it, and ran them"
+    if hooks_by is not None and recovered:
+        return NOT_OURS, "another machine has recovered it, and runs them"
+    return (GIVEN, "") if lost else (WAITING, "")

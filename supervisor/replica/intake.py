@@ -17,8 +17,8 @@ from ...ipc.lightweight import json
 from ..statedb.connection import StateDbError
 from . import numbering, raw, snapshot
 from .follow import RunFiles
+from .placing import AGAIN
 from .raw import RawFile
-from .rebuild import AGAIN
 from .spoken import Listener
 
 TYPE_CHECKING = False

@@ -9,6 +9,7 @@ of hooks asks `verdict`.
     replica/<target>/wake            a FIFO: a byte in it wakes the shipper
     replica/<target>/runs/<run>      a run to be shipped, until the database has all of it
     replica/<target>/kept/<run>/     files that recovery or compaction removed: not read yet
+    replica/<target>/claims/<run>    a run that was copied here, and whose hooks wait
     replica/<target>/outbox/         what was given a position (outbox.py)
     replica/<target>/status.json     how far it is; who holds which run
     runs/<run>/replica               the target's folder, in a run that has a replica
@@ -18,17 +19,19 @@ from __future__ import annotations
 
 import os
 import time
+from hashlib import sha256
 
 from ...ipc import clock, endpoint
 from ...ipc.lightweight import json
-from ..storage.run_folder import REPLICA_NOTE, replica_of
-from . import conninfo
+from ..storage.run_notes import REPLICA_NOTE, replica_of
+from . import claims, conninfo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 GO, WAIT, NEVER = "go", "wait", "never"
+_CLAIMS_KEPT = 7 * 86400.0
 
 
 def folder() -> str:
@@ -38,7 +41,7 @@ def folder() -> str:
 def target_folder(where: str) -> str:
     """The folder of a replica, with what is in it made where it is missing."""
     path = endpoint.private_folder(os.path.join(folder(), conninfo.name_of(where)))
-    for name in ("runs", "kept", "outbox"):
+    for name in ("runs", "kept", "claims", "outbox"):
         endpoint.private_folder(os.path.join(path, name))
     if not os.path.exists(os.path.join(path, "conninfo")):
         write(os.path.join(path, "conninfo"), where)
@@ -60,9 +63,19 @@ def targets() -> list[str]:
     return [path for path in paths if os.path.exists(os.path.join(path, "conninfo"))]
 
 
+def machine_file() -> str:
+    return os.path.join(folder(), "machine")
+
+
+def disk() -> str:
+    """Where the state folder is, until the next boot: a copy of it is elsewhere."""
+    found = os.stat(folder())
+    return sha256(f"{clock.boot()} {found.st_dev} {found.st_ino}".encode()).hexdigest()[:16]
+
+
 def machine() -> str:
     """The id of this machine: of this user's state folder, to be exact."""
-    path = os.path.join(folder(), "machine")
+    path = machine_file()
     try:
         with open(path) as file:
             return file.read().strip()
@@ -142,6 +155,46 @@ def wake(target: str) -> None:
         os.close(fd)
 
 
+# -- runs of other machines that were copied here ------------------------------------------------
+
+
+def note_claim(target: str, run: str, claim: dict[str, Any]) -> None:
+    """A run was copied here, and the loss of its machine is not declared: its hooks wait. Before
+    anything of it is in place."""
+    above = endpoint.private_folder(os.path.join(target, "claims"))
+    for name in os.listdir(above):
+        answered = "why_not" in claim_of(target, name)
+        if answered and time.time() - os.path.getmtime(os.path.join(above, name)) > _CLAIMS_KEPT:
+            os.unlink(os.path.join(above, name))
+    write(_claim_file(target, run), json.dumps(claim))
+
+
+def claim_of(target: str, run: str) -> dict[str, Any]:
+    return read(_claim_file(target, run))
+
+
+def waiting_claims(target: str) -> list[str]:
+    """The runs that were copied here, and whose hooks wait."""
+    try:
+        names = sorted(os.listdir(os.path.join(target, "claims")))
+    except FileNotFoundError:
+        return []
+    known = ((name, claim_of(target, name)) for name in names if not name.endswith(".new"))
+    return [name for name, claim in known if claim and "why_not" not in claim]
+
+
+def answer_claim(target: str, run: str, answer: str, why: str) -> None:
+    """What the database said. Hooks that are given are hooks like any others."""
+    if answer == claims.GIVEN:
+        os.unlink(_claim_file(target, run))
+    elif answer == claims.NOT_OURS:
+        write(_claim_file(target, run), json.dumps({**claim_of(target, run), "why_not": why}))
+
+
+def _claim_file(target: str, run: str) -> str:
+    return os.path.join(target, "claims", run)
+
+
 # -- who may finalise --------------------------------------------------------------------------
 
 
@@ -165,6 +218,15 @@ def may_run_hooks(run: str) -> tuple[str, str]:
     """The verdict on a run of this machine; GO for one without a replica, and for one that the
     database knows to be finished here."""
     for target in targets():
+        claim = claim_of(target, run)
+        if claim:
+            name = claim.get("name")
+            if "why_not" in claim:
+                return NEVER, str(claim["why_not"])
+            return WAIT, (
+                f"machine {name} is not declared lost; if it is gone for good, run "
+                f"`hermes-supervise fleet lost {name}`"
+            )
         known = status(target)
         about = read(os.path.join(target, "runs", run))
         if about.get("replica_hooks") == "always":

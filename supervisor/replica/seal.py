@@ -72,6 +72,11 @@ def key_in(sealed: bytes) -> bytes | None:
     return bytes(sealed[4:12]) if sealed[:4] == MAGIC else None
 
 
+def compared(sealed: bytes) -> bytes:
+    """What the database compares of a record: all of it, or what is equal in every sealing."""
+    return sealed[:COMPARED] if sealed[:4] == MAGIC else sealed
+
+
 class Sealer:
     """Seals with the first of some keys, and opens with any of them. None at all: plain text."""
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import platform
 import time
+from hashlib import sha256
 
 from ...ipc import clock, frames
-from . import seal
+from . import places, seal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,12 +19,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .intake import Intake
-    from .outbox import Cursor, Outbox
+    from .outbox import Cursor, Entry, Outbox
     from .server import Server
 
 _RENEW = 10.0
 _EXPIRE = 3600.0
 _BATCH_BYTES = 1024 * 1024
+_CAUSE = (
+    "was the disk restored from an older copy, or copied? What is said in that stream from now on "
+    "stays on this machine"
+)
 _RETRY = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
@@ -35,11 +40,14 @@ class Sender:
         outbox: Outbox,
         intake: Intake,
         progress: dict[str, list[int]],
+        target: str,
         publish: Callable[[], None],
     ) -> None:
         """`publish`: others on this machine have to know at once what has changed."""
         self._machine = machine
+        self._disk = places.disk()
         self._where = where
+        self._target = target
         self._outbox = outbox
         self._intake = intake
         self._progress = progress
@@ -48,12 +56,15 @@ class Sender:
         self._epoch = 0
         self.cursor: Cursor = outbox.start()
         self._have: dict[str, int] = {}
+        self._tips: dict[str, tuple[int, bytes]] = {}
+        """By stream: its last position when we connected, and the hash of what it holds."""
         self._refused: set[str] = set()
         self._forgotten: set[str] = set()
         """Streams of runs that are over, and were deleted from the database on purpose."""
-        self._told_runs: set[str] = set()
-        self._told_streams: set[str] = set()
-        self._told_shares: dict[tuple[str, str], str | None] = {}
+        # What the database has been given of them, on this connection.
+        self._registered_runs: set[str] = set()
+        self._registered_streams: set[str] = set()
+        self._registered_shares: dict[tuple[str, str], str | None] = {}
         self._sealers: dict[str | None, seal.Sealer] = {}
         self._waits_for_key = False
         self._failures = 0
@@ -63,6 +74,9 @@ class Sender:
         self.problem: str | None = None
         self.lease: dict[str, Any] = {}
         self.taken: dict[str, str] = {}
+        """Runs whose hooks another machine was given, with its name."""
+        self.copied: dict[str, str] = {}
+        """Runs that another machine has a copy of, with its name."""
 
     @property
     def connected(self) -> bool:
@@ -95,7 +109,7 @@ class Sender:
                 self._waits_for_key, self.problem = False, None
         except Differs as alarm:
             self._refused.add(alarm.stream)
-            self.problem = f"the replica holds other records than this machine: {alarm}"
+            self.problem = f"the replica holds other records than this machine: {alarm}; {_CAUSE}"
         except seal.KeyProblem as error:
             self._waits_for_key = True
             self.problem = f"records wait on this disk: {error}"
@@ -112,11 +126,11 @@ class Sender:
 
     def _add_runs(self, server: Server) -> None:
         for run in self._intake.runs.values():
-            if run.name not in self._told_runs:
+            if run.name not in self._registered_runs:
                 space = about_space(self._machine, run.name)
                 about = self._sealer(run.key).seal(run.text.encode(), space)
                 server.add_run(self._machine, run.name, about)
-                self._told_runs.add(run.name)
+                self._registered_runs.add(run.name)
 
     def _send_batch(self, server: Server) -> bool:
         entries, behind = self._outbox.read(self.cursor, _BATCH_BYTES)
@@ -131,6 +145,7 @@ class Sender:
             and entry[0] not in self._forgotten
             and entry[0] in origins
         ]
+        self._compare(entries)
         if new:
             batch = [
                 (
@@ -142,19 +157,34 @@ class Sender:
                 for s, position, f in new
             ]
             streams = {s for s, _, _ in new}
-            unknown = {s: origins[s].run for s in streams - self._told_streams}
+            unknown = {s: origins[s].run for s in streams - self._registered_streams}
             shares = self._new_shares(streams)
             sealed = [(x, s, self._title(t, x, origins[s].key)) for x, s, t in shares]
             runs = sorted({origins[s].run for s in streams})
             server.ship(self._machine, batch, unknown, sealed, runs)
-            self._told_streams |= set(unknown)
-            self._told_shares |= {(session, s): title for session, s, title in shares}
+            self._registered_streams |= set(unknown)
+            self._registered_shares |= {(session, s): title for session, s, title in shares}
         for stream, position, frame in entries:
+            if stream in self._refused:
+                continue
             self._have[stream] = max(position, self._have.get(stream, 0))
             known = self._progress.setdefault(stream, [0, 0])
             known[1] = max(known[1], frames.number_of(frame))
         self.cursor = behind
         return True
+
+    def _compare(self, entries: list[Entry]) -> None:
+        """What the database had when we connected is what we have sent. Raises Differs."""
+        from .server import Differs  # loaded with the first connection
+
+        for stream, position, frame in entries:
+            last, hashed = self._tips.get(stream, (None, b""))
+            if position == last and stream in self._intake.origins:
+                key = self._intake.origins[stream].key
+                sealed = self._sealer(key).seal(frame, stream, position)
+                del self._tips[stream]
+                if sha256(seal.compared(sealed)).digest() != hashed:
+                    raise Differs(stream, position)
 
     def _title(self, title: str | None, session: str, key: str | None) -> str | None:
         if title is None:
@@ -167,7 +197,7 @@ class Sender:
             run = self._intake.run_of(stream)
             for session in run.listener.shares.get(stream, {}) if run is not None else ():
                 title = run.listener.titles.get(session) if run is not None else None
-                if self._told_shares.get((session, stream), "") != title:
+                if self._registered_shares.get((session, stream), "") != title:
                     found.append((session, stream, title))
         return found
 
@@ -210,7 +240,9 @@ class Sender:
             return False
         try:
             self._register(server)
-            self._have = server.have(sorted(self._progress.keys() | self._intake.origins.keys()))
+            known = server.have(sorted(self._progress.keys() | self._intake.origins.keys()))
+            self._have = {stream: position for stream, (position, _) in known.items()}
+            self._tips = {s: (at, hashed) for s, (at, hashed) in known.items() if hashed}
             self._tell_again(server)
         except (Unreachable, NotReady) as error:
             server.close()
@@ -218,18 +250,28 @@ class Sender:
             return False
         self._server = server
         self.cursor = self._outbox.start()
-        self._told_runs.clear()
-        self._told_streams.clear()
-        self._told_shares.clear()
+        self._registered_runs.clear()
+        self._registered_streams.clear()
+        self._registered_shares.clear()
         self._failures, self.problem, self._renew_at = 0, None, 0.0
+        self._refuse_restored()
         return True
+
+    def _refuse_restored(self) -> None:
+        """The database has records of ours that this disk never had: it is an older copy."""
+        for stream, known in self._intake.numberings.items():
+            if self._have.get(stream, 0) > known.last and stream not in self._refused:
+                self._refused.add(stream)
+                self.problem = (
+                    f"the replica has more records of stream {stream} than this machine; {_CAUSE}"
+                )
 
     def _register(self, server: Server) -> None:
         name = platform.node() or "unknown"
-        self._epoch, lost = server.register(self._machine, name)
+        self._epoch, lost = server.register(self._machine, name, self._disk)
         if lost:
             server.come_back(self._machine)
-            self._epoch, _ = server.register(self._machine, name)
+            self._epoch, _ = server.register(self._machine, name, self._disk)
 
     def _tell_again(self, server: Server) -> None:
         """A promoted standby may not know of runs that are over, and of which we still have
@@ -264,17 +306,34 @@ class Sender:
         from .server import LEASE  # loaded with the first connection
 
         asked = clock.now()
-        if not server.renew(self._machine, self._epoch):
+        before = server.renew(self._machine, self._epoch, self._disk)
+        if before is None:
             self.lease = {}
             self._publish()  # before anything else: nobody here may finalise by the old lease
             server.come_back(self._machine)
-            self._epoch, _ = server.register(self._machine, platform.node() or "unknown")
+            self._register(server)
             asked = clock.now()
-            if not server.renew(self._machine, self._epoch):
+            before = server.renew(self._machine, self._epoch, self._disk)
+            if before is None:
                 return
-        self.taken = server.taken(self._machine)
+        self.copied, self.taken = server.taken(self._machine)
         self.lease = {"boot": clock.boot(), "until": asked + int(LEASE * 1e9)}
         self._renew_at = time.monotonic() + _RENEW
+        if before not in ("", self._disk):
+            self.problem = (
+                f"another machine reports as {self._machine}: its disk is a copy of this one, or "
+                f"the other way round; remove {places.machine_file()} on one of them"
+            )
+        self._ask_for_hooks(server)
+
+    def _ask_for_hooks(self, server: Server) -> None:
+        """Of runs that were copied here, whether their hooks are ours to run by now."""
+        for run in places.waiting_claims(self._target):
+            claim = places.claim_of(self._target, run)
+            answer, why = server.ask_for_hooks(
+                self._machine, claim["machine"], claim["run"], claim["lost_after"]
+            )
+            places.answer_claim(self._target, run, answer, why)
 
     def close(self) -> None:
         if self._server is not None:

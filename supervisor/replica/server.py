@@ -18,6 +18,8 @@ from .seal import key_in
 LEASE = 60.0
 _CONNECT_TIMEOUT = 10
 _STATEMENT_TIMEOUT = 30_000
+# Whoever is stopped inside a transaction keeps others waiting no longer than this.
+_IDLE_TIMEOUT = 5_000
 
 
 class Unreachable(Exception):
@@ -46,7 +48,7 @@ class Server:
             )
             self._db.execute("SET synchronous_commit = on")
             self._db.execute(f"SET statement_timeout = {_STATEMENT_TIMEOUT}")
-            self._db.execute(f"SET idle_in_transaction_session_timeout = {_STATEMENT_TIMEOUT}")
+            self._db.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_TIMEOUT}")
         except psycopg.Error as error:
             raise Unreachable(_reason(error)) from error
         if check:
@@ -75,21 +77,15 @@ class Server:
         try:
             cursor = self._db.execute(statement, values or None)
             return cursor.fetchall() if cursor.description else []
-        except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
-            raise NotReady(_reason(error)) from error
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise NotReady(f"no right: {_reason(error)}") from error
         except psycopg.Error as error:
-            raise Unreachable(_reason(error)) from error
+            raise _failure(error) from error
 
     def _change(self, statement: str, **values: Any) -> int:
         """How many rows it changed."""
         try:
             return int(self._db.execute(statement, values).rowcount)
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise NotReady(f"no right: {_reason(error)}") from error
         except psycopg.Error as error:
-            raise Unreachable(_reason(error)) from error
+            raise _failure(error) from error
 
     def _transaction(self) -> _Transaction:
         return _Transaction(self._db)
@@ -113,30 +109,37 @@ class Server:
             self._change(tables.SET_VERSION, version=str(tables.VERSION))
             return before, tables.VERSION
 
-    def register(self, machine: str, name: str) -> tuple[int, bool]:
-        """The machine's epoch, and whether it was declared lost."""
-        [[epoch, lost]] = self._run(tables.REGISTER, machine=machine, name=_text(name))
+    def register(self, machine: str, name: str, disk: str | None = None) -> tuple[int, bool]:
+        """The machine's epoch, and whether it was declared lost. `disk`: where it ships from."""
+        [[epoch, lost]] = self._run(tables.REGISTER, machine=machine, name=_text(name), disk=disk)
         return epoch, lost
 
-    def renew(self, machine: str, epoch: int) -> bool:
-        """False: the machine was declared lost meanwhile."""
-        rows = self._run(tables.RENEW, machine=machine, epoch=epoch, lease=LEASE)
-        for [version] in rows:
+    def renew(self, machine: str, epoch: int, disk: str | None = None) -> str | None:
+        """The disk that the machine was last reported from, or "". None: the machine was declared
+        lost meanwhile."""
+        rows = self._run(tables.RENEW, machine=machine, epoch=epoch, lease=LEASE, disk=disk)
+        for version, before in rows:
             _check(int(version))
-        return len(rows) == 1
+            return before or ""
+        return None
 
     def come_back(self, machine: str) -> None:
         """The machine was declared lost, and is here: what nobody claimed is its own again."""
         with self._transaction():
             self._change(tables.COME_BACK, machine=machine)
 
-    def taken(self, machine: str) -> dict[str, str]:
-        """The runs of this machine that another one claimed, with its name."""
-        return dict(self._run(tables.TAKEN, machine=machine))
+    def taken(self, machine: str) -> tuple[dict[str, str], dict[str, str]]:
+        """The runs of this machine that another one copied, with its name; and of them, those
+        whose hooks it was given."""
+        rows = self._run(tables.TAKEN, machine=machine)
+        return {run: name for run, name, _ in rows}, {
+            run: name for run, name, given in rows if given
+        }
 
-    def have(self, streams: list[str]) -> dict[str, int]:
-        """The last position of each stream."""
-        return dict(self._run(tables.HAVE, streams=streams))
+    def have(self, streams: list[str]) -> dict[str, tuple[int, bytes | None]]:
+        """The last position of each stream, and the SHA-256 of what is compared of it."""
+        rows = self._run(tables.HAVE, streams=streams)
+        return {stream: (position, hash and bytes(hash)) for stream, position, hash in rows}
 
     def add_run(self, machine: str, run: str, about: bytes) -> None:
         self._change(tables.ADD_RUN, machine=machine, run=run, about=about)
@@ -163,59 +166,97 @@ class Server:
         runs: list[str],
     ) -> None:
         """One transaction: frames (stream, position, number, body), and what is new beside them:
-        streams with their runs, and shares (session, stream, title)."""
+        streams with their runs, and shares (session, stream, title).
+
+        All of it is sent at once: a machine that is stopped or cut off in the middle holds no
+        locks for which others would wait. If a position is there already, it is looked at again,
+        one statement after the other."""
+        columns = [list(column) for column in zip(*frames, strict=True)] or [[], [], [], []]
+        values = dict(zip(("streams", "positions", "seqs", "bodies"), columns, strict=True))
+        beside = _beside(machine, streams, shares)
+        try:
+            with self._db.pipeline():
+                # In words: a commit that fails is an answer to a statement, not to the end of the
+                # pipeline, where nobody would hear of it.
+                self._db.execute("BEGIN")
+                for statement, its_values in beside:
+                    self._db.execute(statement, its_values)
+                if frames:
+                    self._db.execute(tables.ADD_NEW_FRAMES, values)
+                if runs:
+                    self._db.execute(tables.HEARD, {"machine": machine, "runs": runs})
+                self._db.execute("COMMIT")
+            return
+        except psycopg.errors.DivisionByZero:
+            self._db.rollback()  # a position is not new
+        except psycopg.Error as error:
+            raise _failure(error) from error
         with self._transaction():
-            if streams:
-                self._change(
-                    tables.ADD_STREAMS,
-                    machine=machine,
-                    streams=list(streams),
-                    runs=list(streams.values()),
-                )
-            if shares:
-                self._change(
-                    tables.ADD_SHARES,
-                    sessions=[_text(session) for session, _, _ in shares],
-                    streams=[stream for _, stream, _ in shares],
-                    titles=[None if t is None else _text(t) for _, _, t in shares],
-                )
-            if frames:
-                columns = [list(column) for column in zip(*frames, strict=True)]
-                values = dict(zip(("streams", "positions", "seqs", "bodies"), columns, strict=True))
-                if self._change(tables.ADD_FRAMES, **values) < len(frames):
-                    del values["seqs"]
-                    for stream, position in self._run(tables.DIFFERING, **values):
-                        raise Differs(stream, position)
+            for statement, its_values in beside:
+                self._change(statement, **its_values)
+            if self._change(tables.ADD_FRAMES, **values) < len(frames):
+                del values["seqs"]
+                for stream, position in self._run(tables.DIFFERING, **values):
+                    raise Differs(stream, position)
             if runs:
                 self._change(tables.HEARD, machine=machine, runs=runs)
 
     # -- who may finalise ------------------------------------------------------------------------
 
-    def lose(self, machine: str, because: str) -> bool:
-        """Declare a machine lost. False: its lease is not over, or it is lost already."""
-        return self._change(tables.LOSE, machine=machine, because=_text(because)) == 1
+    def lose(self, machine: str, because: str, silent: float = 0.0) -> bool:
+        """Declare a machine lost. False: its lease is not over for so many seconds, or it is lost
+        already."""
+        values = {"machine": machine, "because": _text(because), "silent": silent}
+        return self._change(tables.LOSE, **values) == 1
 
-    def claim(self, me: str, machine: str, run: str) -> tuple[int | None, bool, str]:
-        """The epoch of the claim, and whether its hooks still have to run; or None, and why not."""
+    def claim(self, me: str, machine: str, run: str) -> tuple[int | None, str, str]:
+        """The epoch of the claim, and what is to be done about the hooks (`claims.hooks`); or
+        None, and why not."""
         with self._transaction():
             # Everybody who may change the answer locks these rows first, in this order.
             before = self._run(tables.CLAIMED_BY, machine=machine, run=run)
             if not before:
-                return None, False, "there is no such run"
+                return None, claims.NOT_OURS, "there is no such run"
             concerned = sorted({machine, before[0][0] or machine})
-            found = {row[0]: row[1] for row in self._run(tables.LOCK_MACHINES, machines=concerned)}
-            [(epoch, claimed_by, ended, recovered)] = self._run(
+            found = {row[0]: row for row in self._run(tables.LOCK_MACHINES, machines=concerned)}
+            [(epoch, claimed_by, ended, recovered, hooks_by)] = self._run(
                 tables.RUN_FOR_CLAIM, machine=machine, run=run
             )
+            _, lost, is_over = found.get(machine, (machine, False, False))
+            claimer_lost = claimed_by in found and found[claimed_by][1]
             answer, why = claims.claim(
-                me, machine, lost=found.get(machine, False), claimed_by=claimed_by,
-                claimer_lost=claimed_by is not None and found.get(claimed_by, False),
+                me, machine, silent=lost or is_over, claimed_by=claimed_by,
+                claimer_lost=claimer_lost,
             )  # fmt: skip
             if answer == claims.REFUSED:
-                return None, False, why
+                return None, claims.NOT_OURS, why
             [[epoch]] = self._run(tables.CLAIM, me=me, machine=machine, run=run, epoch=epoch)
-            hooks = claims.owes_hooks(ended=ended, recovered=recovered)
+            hooks, _ = claims.hooks(
+                me, lost=lost, claimed_by=me, hooks_by=hooks_by, ended=ended, recovered=recovered
+            )
+            if hooks == claims.GIVEN:
+                self._change(tables.GIVE_HOOKS, me=me, machine=machine, run=run, epoch=epoch)
             return epoch, hooks, ""
+
+    def ask_for_hooks(
+        self, me: str, machine: str, run: str, lost_after: float = 0.0
+    ) -> tuple[str, str]:
+        """Whether we, who have copied a run, are to run its hooks now; and why not.
+        `lost_after`: a machine that was silent for so many seconds is lost; 0: never."""
+        if lost_after:
+            self.lose(machine, f"silent for more than {lost_after:.0f} s", lost_after)
+        with self._transaction():
+            found = self._run(tables.LOCK_MACHINES, machines=[machine])
+            rows = self._run(tables.RUN_FOR_CLAIM, machine=machine, run=run)
+            for epoch, claimed_by, ended, _, hooks_by in rows:
+                lost = any(row[1] for row in found)
+                answer, why = claims.hooks(
+                    me, lost=lost, claimed_by=claimed_by, hooks_by=hooks_by, ended=ended
+                )
+                if answer == claims.GIVEN:
+                    self._change(tables.GIVE_HOOKS, me=me, machine=machine, run=run, epoch=epoch)
+                return answer, why
+            return claims.NOT_OURS, "it was deleted from the replica"
 
     def recovered(
         self, me: str, machine: str, run: str, epoch: int, upto: dict[str, int] | None = None
@@ -274,8 +315,8 @@ class Server:
         return [dict(zip(names, row, strict=True)) for row in self._run(tables.MACHINES)]
 
     def runs(self) -> list[dict[str, Any]]:
-        names = ("machine", "run", "began", "heard", "ended_at", "claimed_by", "recovered_at",
-                 "records")  # fmt: skip
+        names = ("machine", "run", "began", "heard", "ended_at", "claimed_by", "hooks_by",
+                 "recovered_at", "records")  # fmt: skip
         return [dict(zip(names, row, strict=True)) for row in self._run(tables.RUNS)]
 
     def sessions(self) -> list[dict[str, Any]]:
@@ -334,6 +375,24 @@ class Server:
         return None if local else bool(rows and rows[0][0])
 
 
+def _beside(
+    machine: str, streams: dict[str, str], shares: list[tuple[str, str, str | None]]
+) -> list[tuple[str, dict[str, Any]]]:
+    """The statements that say what is new beside records, with their values."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    if streams:
+        values = {"machine": machine, "streams": list(streams), "runs": list(streams.values())}
+        found.append((tables.ADD_STREAMS, values))
+    if shares:
+        named = {
+            "sessions": [_text(session) for session, _, _ in shares],
+            "streams": [stream for _, stream, _ in shares],
+            "titles": [None if t is None else _text(t) for _, _, t in shares],
+        }
+        found.append((tables.ADD_SHARES, named))
+    return found
+
+
 class _Transaction:
     def __init__(self, db: psycopg.Connection[Any]) -> None:
         self._within = db.transaction()
@@ -387,6 +446,14 @@ def _defaults(where: str) -> dict[str, Any]:
 def _text(value: str) -> str:
     """What a text column takes: no NUL, and no lone surrogate."""
     return value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def _failure(error: psycopg.Error) -> Unreachable | NotReady:
+    if isinstance(error, (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName)):
+        return NotReady(_reason(error))
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return NotReady(f"no right: {_reason(error)}")
+    return Unreachable(_reason(error))
 
 
 def _reason(error: psycopg.Error) -> str:

@@ -49,8 +49,9 @@ class Shipper:
         """By stream: the last numbers that were read, and that are replicated."""
         self._intake = Intake(target, self._outbox, self._progress)
         self._sender = Sender(
-            self._machine, where, self._outbox, self._intake, self._progress, self.write_status
-        )
+            self._machine, where, self._outbox, self._intake, self._progress, target,
+            self.write_status,
+        )  # fmt: skip
         self._sender.taken = dict(old.get("taken") or {})
         self._dropping = False
         self._idle = False
@@ -102,6 +103,7 @@ class Shipper:
             "warning": dropping if self._dropping else None,
             "lease": self._sender.lease,
             "taken": self._sender.taken,
+            "copied": self._sender.copied,
             "streams": {stream: list(pair) for stream, pair in self._progress.items()},
         }
         if now != self._written:
@@ -117,6 +119,7 @@ class Shipper:
     def done(self) -> bool:
         """The database has everything, and nobody will say more."""
         idle = not self._intake.runs and not os.listdir(os.path.join(self._target, "runs"))
+        idle = idle and not places.waiting_claims(self._target)
         return idle and self._sender.all_sent and self._sender.connected
 
     def wait(self, wake: int) -> None:
@@ -130,6 +133,14 @@ class Shipper:
                 os.read(wake, 65536)
             except BlockingIOError:
                 pass
+
+    def say_why(self, fault: Exception) -> None:
+        """We cannot go on: `ps` and `fleet doctor` say why."""
+        self._sender.problem = f"the shipper stopped: {type(fault).__name__}: {fault}"
+        try:
+            self.write_status()
+        except OSError:
+            pass  # no room on the disk, most likely
 
     def close(self) -> None:
         self._outbox.close()
@@ -160,7 +171,7 @@ def ship(target: str) -> int:
         finally:
             os.close(held)
         # A run that began just now found the lock taken, and starts no shipper.
-        if not os.listdir(os.path.join(target, "runs")):
+        if not os.listdir(os.path.join(target, "runs")) and not places.waiting_claims(target):
             break
     return 0
 
@@ -175,6 +186,9 @@ def _ship_all(target: str, wake: int) -> None:
             if shipper.done:
                 return
             shipper.wait(wake)
+    except Exception as fault:
+        shipper.say_why(fault)
+        raise
     finally:
         shipper.close()
 

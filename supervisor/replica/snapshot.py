@@ -50,7 +50,7 @@ def take(path: str, session: str, streams: Iterable[str], patience: float = 2.0)
     try:
         row, messages = state_db.reader.transcript(session)
         ours = _stored_for(state_db, session, streams) if messages else Ranges()
-        return Snapshot(row, [one for one in messages if one["id"] not in ours])
+        return Snapshot(row, [message for message in messages if message["id"] not in ours])
     finally:
         state_db.close()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 
 from ...ipc import frames, records
-from .rebuild import AGAIN
+from .placing import AGAIN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Starts the shipper of a target, if none is at work.
 
-Never waits for it. It is a process in a session of its own, with the lowest priority and without a
+Never waits for it. It is a process in a session of its own, with a low priority and without a
 terminal: it outlives whoever started it.
 """
 
@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import sys
 
-from ..process.signals import FORWARDED, IGNORED_BY_PYTHON
+from ..process import own_program
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-_LOWEST_PRIORITY = 19
+# Behind the agent, but not last of all: on a busy machine the last gets a hundredth of a processor,
+# and what is said must reach the replica there, too.
+_NICENESS = 5
 
 
 def is_at_work(target: str) -> bool:
@@ -35,22 +32,4 @@ def is_at_work(target: str) -> bool:
 
 def start(target: str) -> int:
     """The pid of a new shipper; if another one is at work, it leaves at once."""
-    words = [sys.executable, "-P", "-m", "hermes_supervise.supervisor", "ship", target]
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    how: dict[str, Any] = {
-        "file_actions": [(os.POSIX_SPAWN_DUP2, null, fd) for fd in (0, 1, 2)],
-        "setsigdef": [*FORWARDED, *IGNORED_BY_PYTHON],
-        "setsigmask": [],
-    }
-    try:
-        try:
-            pid = os.posix_spawn(sys.executable, words, os.environ, setsid=True, **how)
-        except NotImplementedError:
-            pid = os.posix_spawn(sys.executable, words, os.environ, setpgroup=0, **how)
-    finally:
-        os.close(null)
-    try:
-        os.setpriority(os.PRIO_PROCESS, pid, _LOWEST_PRIORITY)
-    except OSError:
-        pass  # it has ended already
-    return pid
+    return own_program.start(["ship", target], niceness=_NICENESS)

@@ -75,7 +75,14 @@ CREATE TABLE {SCHEMA}.forgotten (
     PRIMARY KEY (machine, run)
 );
 """
-MIGRATIONS = (_FIRST, _SECOND)
+# Who was given the hooks of a run: a claim alone makes a copy. Until now it carried them. Which
+# disk a machine reports from: a copy of it has the same id.
+_THIRD = f"""
+ALTER TABLE {SCHEMA}.run ADD COLUMN hooks_by text;
+UPDATE {SCHEMA}.run SET hooks_by = claimed_by WHERE ended_at IS NULL;
+ALTER TABLE {SCHEMA}.machine ADD COLUMN disk text;
+"""
+MIGRATIONS = (_FIRST, _SECOND, _THIRD)
 VERSION = len(MIGRATIONS)
 
 # Of several that want to create or migrate, one does.
@@ -91,21 +98,32 @@ FIND_VERSION = f"SELECT value FROM {SCHEMA}.meta WHERE key = 'version'"
 # -- the shipper -----------------------------------------------------------------------------
 
 REGISTER = f"""
-INSERT INTO {SCHEMA}.machine (machine, name) VALUES (%(machine)s, %(name)s)
-ON CONFLICT (machine) DO UPDATE SET name = excluded.name
+INSERT INTO {SCHEMA}.machine AS m (machine, name, disk)
+VALUES (%(machine)s, %(name)s, %(disk)s::text)
+ON CONFLICT (machine) DO UPDATE SET name = excluded.name, disk = coalesce(excluded.disk, m.disk)
 RETURNING epoch, lost_at IS NOT NULL
 """
 
+# Also the disk that it was last reported from.
 RENEW = f"""
-UPDATE {SCHEMA}.machine
-SET seen = clock_timestamp(), lease_until = clock_timestamp() + make_interval(secs => %(lease)s)
+UPDATE {SCHEMA}.machine m
+SET seen = clock_timestamp(), lease_until = clock_timestamp() + make_interval(secs => %(lease)s),
+    disk = coalesce(%(disk)s::text, m.disk)
 WHERE machine = %(machine)s AND epoch = %(epoch)s AND lost_at IS NULL
-RETURNING (SELECT value FROM {SCHEMA}.meta WHERE key = 'version')
+RETURNING (SELECT value FROM {SCHEMA}.meta WHERE key = 'version'),
+    (SELECT b.disk FROM {SCHEMA}.machine b WHERE b.machine = m.machine)
 """
 
+# What is compared of a record. What is encrypted differs each time, but for its first bytes: a
+# keyed hash of the plaintext.
+_CONTENTS = "CASE WHEN substr({0}, 1, 4) = '{1}' THEN substr({0}, 1, {2}) ELSE {0} END"
+
+# The last position of each stream, and a hash of what it holds.
 HAVE = f"""
-SELECT s.stream, coalesce((SELECT max(position) FROM {SCHEMA}.frame f WHERE f.stream = s.stream), 0)
-FROM unnest(%(streams)s::text[]) AS s (stream)
+SELECT s.stream, coalesce(f.position, 0), f.hash FROM unnest(%(streams)s::text[]) AS s (stream)
+LEFT JOIN LATERAL (
+    SELECT position, sha256({_CONTENTS.format("body", MAGIC.decode(), COMPARED)}) AS hash
+    FROM {SCHEMA}.frame WHERE stream = s.stream ORDER BY position DESC LIMIT 1) AS f ON true
 """
 
 ADD_RUN = f"""
@@ -128,16 +146,24 @@ ON CONFLICT (session, stream) DO UPDATE SET title = coalesce(excluded.title, sha
 ADD_FRAMES = f"""
 INSERT INTO {SCHEMA}.frame (stream, position, seq, body)
 SELECT * FROM unnest(
-    %(streams)s::text[], %(positions)s::bigint[], %(seqs)s::bigint[], %(bodies)s::bytea[])
+    %(streams)b::text[], %(positions)b::bigint[], %(seqs)b::bigint[], %(bodies)b::bytea[])
 ON CONFLICT DO NOTHING
 """
 
-# Of the positions that were there already, those with other contents. What is encrypted differs
-# each time, but for its first bytes: a keyed hash of the plaintext.
-_CONTENTS = "CASE WHEN substr({0}, 1, 4) = '{1}' THEN substr({0}, 1, {2}) ELSE {0} END"
+# The same for records that are all new: it fails, and with it its transaction, if one is not.
+ADD_NEW_FRAMES = f"""
+WITH added AS (
+    INSERT INTO {SCHEMA}.frame (stream, position, seq, body)
+    SELECT * FROM unnest(
+        %(streams)b::text[], %(positions)b::bigint[], %(seqs)b::bigint[], %(bodies)b::bytea[])
+    ON CONFLICT DO NOTHING RETURNING 1)
+SELECT 1 / (count(*) = cardinality(%(streams)b::text[]))::int FROM added
+"""
+
+# Of the positions that were there already, those with other contents.
 DIFFERING = f"""
 SELECT f.stream, f.position FROM {SCHEMA}.frame f
-JOIN unnest(%(streams)s::text[], %(positions)s::bigint[], %(bodies)s::bytea[])
+JOIN unnest(%(streams)b::text[], %(positions)b::bigint[], %(bodies)b::bytea[])
     AS x (stream, position, body) ON f.stream = x.stream AND f.position = x.position
 WHERE {_CONTENTS.format("f.body", MAGIC.decode(), COMPARED)}
     <> {_CONTENTS.format("x.body", MAGIC.decode(), COMPARED)}
@@ -157,7 +183,7 @@ WHERE machine = %(machine)s AND run = ANY(%(runs)s)
 END_RUN = f"""
 UPDATE {SCHEMA}.run SET ended_at = clock_timestamp()
 WHERE machine = %(machine)s AND run = %(run)s AND ended_at IS NULL
-    AND (claimed_by IS NULL OR claimed_by = machine)
+    AND (hooks_by IS NULL OR hooks_by = machine)
 """
 
 LOCK_EPOCH = f"""
@@ -174,7 +200,8 @@ FROM {SCHEMA}.machine WHERE machine = ANY(%(machines)s) ORDER BY machine FOR UPD
 LOSE = f"""
 UPDATE {SCHEMA}.machine
 SET lost_at = clock_timestamp(), lost_because = %(because)s, epoch = epoch + 1
-WHERE machine = %(machine)s AND lost_at IS NULL AND lease_until < clock_timestamp()
+WHERE machine = %(machine)s AND lost_at IS NULL
+    AND lease_until < clock_timestamp() - make_interval(secs => %(silent)s)
 """
 
 COME_BACK = f"""
@@ -183,8 +210,10 @@ SET lost_at = NULL, lost_because = NULL, epoch = epoch + 1, seen = clock_timesta
 WHERE machine = %(machine)s AND lost_at IS NOT NULL
 """
 
+# The runs of a machine that another one has, its name, and whether it was given the hooks.
 TAKEN = f"""
-SELECT r.run, coalesce(m.name, r.claimed_by) FROM {SCHEMA}.run r
+SELECT r.run, coalesce(m.name, r.claimed_by), r.hooks_by IS NOT NULL AND r.hooks_by <> r.machine
+FROM {SCHEMA}.run r
 LEFT JOIN {SCHEMA}.machine m ON m.machine = r.claimed_by
 WHERE r.machine = %(machine)s AND r.claimed_by IS NOT NULL AND r.claimed_by <> r.machine
 """
@@ -192,7 +221,8 @@ WHERE r.machine = %(machine)s AND r.claimed_by IS NOT NULL AND r.claimed_by <> r
 CLAIMED_BY = f"SELECT claimed_by FROM {SCHEMA}.run WHERE machine = %(machine)s AND run = %(run)s"
 
 RUN_FOR_CLAIM = f"""
-SELECT epoch, claimed_by, ended_at IS NOT NULL, recovered_at IS NOT NULL FROM {SCHEMA}.run
+SELECT epoch, claimed_by, ended_at IS NOT NULL, recovered_at IS NOT NULL, hooks_by
+FROM {SCHEMA}.run
 WHERE machine = %(machine)s AND run = %(run)s FOR UPDATE
 """
 
@@ -201,6 +231,11 @@ UPDATE {SCHEMA}.run SET claimed_by = %(me)s, claimed_at = clock_timestamp(), epo
     recovered_to = CASE WHEN claimed_by = %(me)s THEN recovered_to END
 WHERE machine = %(machine)s AND run = %(run)s AND epoch = %(epoch)s
 RETURNING epoch
+"""
+
+GIVE_HOOKS = f"""
+UPDATE {SCHEMA}.run SET hooks_by = %(me)s
+WHERE machine = %(machine)s AND run = %(run)s AND epoch = %(epoch)s AND claimed_by = %(me)s
 """
 
 RECOVERED = f"""
@@ -275,7 +310,7 @@ FROM {SCHEMA}.machine ORDER BY name, machine
 
 RUNS = f"""
 SELECT r.machine, r.run, extract(epoch FROM r.began)::float8, extract(epoch FROM r.heard)::float8,
-    extract(epoch FROM r.ended_at)::float8, r.claimed_by,
+    extract(epoch FROM r.ended_at)::float8, r.claimed_by, r.hooks_by,
     extract(epoch FROM r.recovered_at)::float8,
     (SELECT coalesce(sum((SELECT max(position) FROM {SCHEMA}.frame f WHERE f.stream = s.stream)), 0)
      FROM {SCHEMA}.stream s WHERE s.machine = r.machine AND s.run = r.run)::bigint

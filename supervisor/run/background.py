@@ -32,8 +32,10 @@ class BackgroundWork:
         streams: Callable[[], dict[str, Stream]],
         unwritten: Callable[[], dict[str, Unwritten]],
     ) -> None:
-        self._checkpoints = Checkpoints(loop, jobs, run, options.checkpoint, streams, unwritten)
-        self._compaction = Compaction(jobs, run, self._checkpoints)
+        self._checkpoints = Checkpoints(
+            loop, jobs, run, options.checkpoint, streams, unwritten, self._stored
+        )
+        self._compaction = Compaction(jobs, run)
         self._hook_triggers = HookTriggers(loop, jobs, run, options.idle_finalize)
 
     def records_arrived(self, stream: Stream) -> None:
@@ -41,7 +43,12 @@ class BackgroundWork:
         self._hook_triggers.records_arrived(stream)
 
     def segment_closed(self, stream: Stream, number: int) -> None:
-        self._compaction.segment_closed(stream, number)
+        self._checkpoints.begin(stream)  # stored messages need not be kept
+        self._compaction.consider(stream, number)
+
+    def _stored(self, stream: Stream) -> None:
+        """What could not be dropped before may be in state.db by now."""
+        self._compaction.consider(stream, stream.journal.number - 1)
 
     def forget(self, stream: Stream) -> None:
         """Its process is dead: recovery does the rest."""

@@ -58,7 +58,8 @@ class Lookout:
         if self._why is not None:
             text = f"nothing that {self._agent.title} says will be captured: {self._why}"
             start = start_of(self._agent, self._command)
-            installs.remember(start, start[:1], text)
+            # Another release of ours may understand the launcher.
+            installs.remember(start, [start[0], launchers.__file__], text)
 
     def _ask_doctor(self, supervision: Supervision) -> None:
         """In the first run of an install that nobody has checked: run `doctor` in the background,

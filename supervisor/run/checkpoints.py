@@ -40,10 +40,13 @@ class Checkpoints:
         every: float,
         streams: Callable[[], dict[str, Stream]] = dict,
         unwritten: Callable[[], dict[str, Unwritten]] = dict,
+        stored: Callable[[Stream], None] = lambda stream: None,
     ) -> None:
-        """`unwritten`: what is in no journal; a job gets it with the fork."""
+        """`unwritten`: what is in no journal; a job gets it with the fork. `stored` is called when
+        a checkpoint has stored something of a stream."""
         self._loop = loop
         self._unwritten = unwritten
+        self._stored = stored
         self._streams = streams
         self._queue = jobs
         self._run = run
@@ -52,7 +55,6 @@ class Checkpoints:
         self._jobs: dict[str, Job] = {}
         self._began: dict[str, float] = {}
         self._failed: dict[str, int] = {}
-        self.stored: Callable[[Stream], None] = lambda stream: None
 
     def records_arrived(self, stream: Stream) -> None:
         """There is something new in its journal."""
@@ -85,7 +87,7 @@ class Checkpoints:
             self._loop.cancel(timer)
         self._began[stream.name] = time.monotonic()
 
-        def work() -> int:
+        def work() -> JobResult:
             if stream.stores_itself:
                 from ..recovery.reopen import reopen  # in the job: heavy
 
@@ -119,17 +121,17 @@ class Checkpoints:
             self._loop.cancel(timer)
         self._timers[stream.name] = self._loop.after(wait, lambda: self._begin(stream))
 
-    def _done(self, stream: Stream, result: int, taken_up: list[str]) -> None:
+    def _done(self, stream: Stream, result: JobResult, taken_up: list[str]) -> None:
         if stream.name not in self._began:
             return  # its process has died meanwhile
-        if result == JobResult.NOT_OURS:
+        if result is JobResult.NOT_OURS:
             stream.stores_itself = True
             for session in taken_up:
                 stream.taken_up.pop(session, None)
         elif result in (JobResult.DONE, JobResult.MORE):
             self._failed.pop(stream.name, None)
-            self.stored(stream)
-            if result == JobResult.MORE:
+            self._stored(stream)
+            if result is JobResult.MORE:
                 self._schedule(stream, 0.0)
         else:
             # Nothing is lost: it is in the journal, or in memory. Try again, at growing intervals.

@@ -13,26 +13,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..ingest.connection import Stream
     from ..storage.run_folder import Run
-    from .checkpoints import Checkpoints
     from .jobs import Job, JobQueue
 
 
 class Compaction:
-    def __init__(self, jobs: JobQueue, run: Run, checkpoints: Checkpoints) -> None:
+    def __init__(self, jobs: JobQueue, run: Run) -> None:
         self._jobs = jobs
         self._run = run
-        self._checkpoints = checkpoints
-        # What could not be dropped before may be in state.db by now.
-        checkpoints.stored = lambda stream: self._consider(stream, stream.journal.number - 1)
         self._job: Job | None = None
 
-    def segment_closed(self, stream: Stream, closed: int) -> None:
-        self._checkpoints.begin(stream)  # stored messages need not be kept
-        self._consider(stream, closed)
-
-    def _consider(self, stream: Stream, closed: int) -> None:
-        """Compact once the new segments are as long as what the last compaction kept: so each
-        byte is read only a few times, however long the journal grows."""
+    def consider(self, stream: Stream, closed: int) -> None:
+        """Segments up to this number are closed. Compact once the new ones are as long as what the
+        last compaction kept: so each byte is read only a few times, however long the journal
+        grows."""
         kept = self._run.path(segment_name(stream.name, stream.compacted))
         fresh = (closed - stream.compacted) * SEGMENT_BYTES
         few = os.path.exists(kept) and fresh < os.path.getsize(kept)

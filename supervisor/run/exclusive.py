@@ -21,6 +21,7 @@ from ..model.job_result import JobResult
 from ..process import launch
 from ..process.death import may_live
 from ..storage import run_folder as runs
+from ..storage.run_notes import living_agent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _is_about_to_open(other: Run, about: dict[str, Any], session: str) -> bool:
     except OSError:
         return False  # it has just been settled
     if not starting:
-        return runs.living_agent(other) is not None
+        return living_agent(other.folder) is not None
     pid, start = (about.get(name) for name in ("supervisor", "supervisor_start"))
     return may_live(pid, start)
 
@@ -106,7 +107,7 @@ def _replayed(run: Run, stream: str) -> ReplayedStream:
 
 
 def _describe(other: Run, about: dict[str, Any]) -> str:
-    agent = runs.living_agent(other)
+    agent = living_agent(other.folder)
     parts = [f"process {agent[0]}"] if agent is not None else []
     if isinstance(started := about.get("started"), int | float):
         parts.append(time.strftime("since %Y-%m-%d %H:%M:%S", time.localtime(started)))
@@ -132,7 +133,7 @@ class DuplicateSessionGuard:
         if due and not self._jobs.is_queued(self._job):
             self._job = self._jobs.add(lambda: self._look(stream.name), done=self._looked)
 
-    def _look(self, stream: str) -> int:
+    def _look(self, stream: str) -> JobResult:
         """In the job, which cannot write to the terminal: it leaves its findings in a file."""
         from ..recovery.reading import database_of, settings_of  # heavy
 
@@ -152,8 +153,8 @@ class DuplicateSessionGuard:
             file.write("\n".join(findings))
         return JobResult.FOUND
 
-    def _looked(self, result: int) -> None:
-        if result == JobResult.FOUND:
+    def _looked(self, result: JobResult) -> None:
+        if result is JobResult.FOUND:
             from ..model.text import printable  # only if there is something to say
 
             with open(self._run.path(_FINDINGS), encoding="utf-8") as file:

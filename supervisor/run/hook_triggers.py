@@ -60,7 +60,7 @@ class HookTriggers:
         if self._queue.is_queued(self._jobs.get(stream.name)):
             return  # the queued job will see this record as well
 
-        def work() -> int:
+        def work() -> JobResult:
             from ..hooks.idle import check  # start-up: loaded in the job's own process
 
             return check(self._run, stream.name, self._limit)
@@ -76,15 +76,15 @@ class HookTriggers:
         del self._timers[stream.name]
         self.look(stream)
 
-    def _looked(self, stream: Stream, result: int) -> None:
+    def _looked(self, stream: Stream, result: JobResult) -> None:
         job = self._jobs.get(stream.name)
         if job is None or self._queue.is_queued(job) or not self._limit:
             return  # the process has died, or the next look is queued
         if stream.name in self._timers:
             return
-        if result == JobResult.DONE:
+        if result is JobResult.DONE:
             self._idle.add(stream.name)
-        elif result == JobResult.NOT_OURS:
+        elif result is JobResult.NOT_OURS:
             self._exempt.add(stream.name)
         else:
             self._look_after(stream, self._limit / 2)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import os
 
-from ..model.job_result import JobResult
+from ..model.job_result import JobResult, result_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 class Job:
     def __init__(
         self,
-        work: Callable[[], int | None],
+        work: Callable[[], JobResult | None],
         tries: int,
         failing: str,
-        done: Callable[[int], None] | None = None,
-        tried: Callable[[int], None] | None = None,
+        done: Callable[[JobResult], None] | None = None,
+        tried: Callable[[JobResult], None] | None = None,
     ) -> None:
         self.work = work
         self.tried = tried
@@ -49,12 +49,12 @@ class JobQueue:
 
     def add(
         self,
-        work: Callable[[], int | None],
+        work: Callable[[], JobResult | None],
         *,
         tries: int = 1,
         failing: str = "",
-        done: Callable[[int], None] | None = None,
-        tried: Callable[[int], None] | None = None,
+        done: Callable[[JobResult], None] | None = None,
+        tried: Callable[[JobResult], None] | None = None,
     ) -> Job:
         """Run `work` in a forked process when its turn comes. It returns a JobResult; None means
         DONE. `done` gets the result; without `done`, a job that fails is tried again, and after
@@ -78,11 +78,12 @@ class JobQueue:
         if self._running is None or pid != self.pid:
             return False
         job, self._running, self.pid = self._running, None, 0
+        result = result_of(status)
         if job.tried is not None:
-            job.tried(os.waitstatus_to_exitcode(status))
+            job.tried(result)
         if job.done is not None:
-            job.done(os.waitstatus_to_exitcode(status))
-        elif os.waitstatus_to_exitcode(status) not in (JobResult.DONE, JobResult.AGAIN):
+            job.done(result)
+        elif result not in (JobResult.DONE, JobResult.AGAIN):
             job.tries -= 1
             if job.tries > 0:
                 self._queue.insert(0, job)
@@ -114,4 +115,4 @@ class JobQueue:
             gc.disable()
             result = job.work() or JobResult.DONE
         finally:
-            os._exit(result)
+            os._exit(result.value)

@@ -11,6 +11,7 @@ import os
 from ..process import launch
 from ..process.signals import FORWARDED, signal
 from ..storage import run_folder as runs
+from ..storage.run_notes import living_agent
 
 # Seconds that a start waits for this; then it goes on, and the work continues in the background.
 _PATIENCE = 2.0
@@ -27,7 +28,7 @@ def finish() -> None:
             continue
         if run is None:
             continue
-        if runs.living_agent(run) is None and runs.waits_for_nothing_else(run):
+        if living_agent(run.folder) is None and runs.waits_for_nothing_else(run):
             run.release()
         else:
             claimed.append(run)
@@ -61,7 +62,9 @@ def name_unreachable_agents() -> None:
     """Tell a user at a terminal about agents that lost theirs: the user may be looking for one."""
     if not os.isatty(2) or not any(True for _ in runs.left_behind()):
         return
-    from . import out_of_reach  # start-up: only if other runs are there
+    from . import notice, out_of_reach  # start-up: only if other runs are there
 
     for agent in out_of_reach.find():
-        launch.say(str(agent))
+        sentence, command = str(agent).split("\n")
+        folded = notice.wrapped([sentence], launch.columns(), first=True)
+        launch.say("\n".join([*folded, command]))

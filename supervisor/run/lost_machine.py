@@ -3,7 +3,8 @@
 Never runs a command, and never opens a path, that the database names: hooks, state.db and the
 agent's interpreter are those of this machine.
 
-    1  claim the run                                     one transaction on the replica
+    1  claim the run, and its hooks if the loss is       one transaction on the replica
+       declared; if not, note that they wait
     2  rebuild its streams into a folder of their own    nobody else looks there
     3  rename it to be a run that was left behind        from here on `recover` can finish it, too
     4  finish it: rows, end marks, hooks, report         as after any crash
@@ -28,9 +29,10 @@ from ...ipc import endpoint, frames
 from ...ipc.endpoint import sync_folder
 from ...ipc.lightweight import json
 from ..agents import registry
+from ..agents.state_db import default_db
 from ..model.options import HOOK_EVENTS
 from ..recovery.replay import replay
-from ..replica import places, raw, rebuild, seal, snapshot
+from ..replica import claims, places, raw, rebuild, seal, snapshot
 from ..replica.sender import about_space
 from ..storage import run_folder as runs
 from ..storage.journal import segment_name
@@ -57,26 +59,34 @@ class Refused(Exception):
 
 def recover(
     server: Server,
+    target: str,
     machine: dict[str, Any],
     run: str,
     options: Options,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[SessionReport]:
-    """Recover one run of a lost machine. Raises Refused, and what the server raises."""
+    """Recover one run of a lost machine. `target`: the folder of the replica here. Raises Refused,
+    and what the server raises."""
     me = places.machine()
     if machine["machine"] == me:
         raise Refused("it is of this machine; `hermes-supervise recover` finishes it")
     server.register(me, platform.node() or "unknown")
     sealer = _sealer(server, machine["machine"], run, options)
-    epoch, owes_hooks, why = server.claim(me, machine["machine"], run)
+    epoch, hooks, why = server.claim(me, machine["machine"], run)
     if epoch is None:
         raise Refused(why)
     before = server.recovered_to(machine["machine"], run)
+    if hooks == claims.WAITING and before is None:
+        note = {"machine": machine["machine"], "name": machine["name"], "run": run,
+                "lost_after": options.replica_lost_after}  # fmt: skip
+        places.note_claim(target, run, note)
     # What an earlier recovery has of the run gives what follows a name of its own.
     name = run if before is None else f"{run}c{sum(before.values())}"
     claimed = runs.claim(os.path.join(runs.runs_folder(), name))  # left by one that was cut off
     if claimed is None:
         lost = _Lost(server, machine, run, sealer)
+        # Those of the first recovery are queued already.
+        owes_hooks = before is None and hooks != claims.NOT_OURS
         claimed = lost.rebuilt(name, options, before, owes_hooks=owes_hooks)
     upto = _positions(runs.settings(claimed).get("recovered_to"))
     finished = finish_left_behind(claimed, progress=progress)
@@ -108,7 +118,7 @@ class _Lost:
     ) -> runs.Run:
         """The run as a folder that was left behind, locked by us. `before`: how far it was
         recovered here already. Raises Refused if nothing follows."""
-        db = os.path.abspath(options.db) if options.db else runs.default_db()
+        db = os.path.abspath(options.db) if options.db else default_db()
 
         def present(session: str) -> list[dict[str, Any]]:
             return snapshot.take(db, session, ()).messages
@@ -144,7 +154,8 @@ class _Lost:
             settings[event] = getattr(options, event)
         places.write(made.path("run.json"), json.dumps(settings))
         for stream, numbered in streams.items():
-            with open(made.path(segment_name(stream, 1)), "wb", opener=_private) as file:
+            path = made.path(segment_name(stream, 1))
+            with open(path, "wb", opener=endpoint.private_file) as file:
                 file.writelines(frame for _, frame in numbered)
                 file.flush()
                 os.fsync(file.fileno())
@@ -268,10 +279,14 @@ def _hello(hello: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lost(machine: dict[str, Any], heard: float) -> str:
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(heard))
+    when, seen = (
+        time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at)) for at in (heard, machine["seen"])
+    )
+    declared = "was declared lost" if machine["state"] == "lost" else "is silent"
     return (
-        f"recovered from the replica: machine {machine['name']} was declared lost. The last "
-        f"record arrived at {when}; what was said there later, and not replicated, is lost"
+        f"recovered from the replica: machine {machine['name']} {declared}. It last reported at "
+        f"{seen}, and the last record arrived at {when}; what was said there later, and not "
+        "replicated, is lost with it"
     )
 
 
@@ -294,7 +309,3 @@ def _dict(text: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

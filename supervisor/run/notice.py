@@ -63,9 +63,13 @@ def not_recovered(cause: str | None, why: str | None) -> list[str]:
     first = f"the agent was interrupted: {cause}" if cause else "the agent was interrupted"
     what = f"  its recovery did not finish: {why}" if why else "  its recovery did not finish"
     remedy = "make that folder writable, then run" if why else "try it again:"
-    if why and why.endswith(_DISK_FULL):
+    if why and is_disk_full(why):
         remedy = "make room there, then run"
     return [first, what, f"  {remedy} `hermes-supervise recover`"]
+
+
+def is_disk_full(why: str) -> bool:
+    return any(text in why for text in _DISK_FULL)
 
 
 def wrapped(text: list[str], columns: int | None, *, first: bool = False) -> list[str]:
@@ -159,8 +163,10 @@ def missing_reply(report: SessionReport) -> str | None:
     turn = report.turn
     if report.outcome == "open elsewhere":
         return None
+    if report.unseen_reply and report.recovered.partial_characters:
+        return "was writing a reply; the last words that were on screen may be missing"
     if report.unseen_reply:
-        return "was writing a reply; text that was on screen is not in its transcript"
+        return "was due to reply; what the screen showed of that is not in its transcript"
     if turn is None or turn["stopped"] or turn["characters"]:
         return None
     tools = turn["tools"] - report.recovered.calls_never_started

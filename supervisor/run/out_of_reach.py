@@ -12,6 +12,7 @@ from ..process.death import lives
 from ..process.platform import process_table
 from ..recovery.reading import settings_of
 from ..storage import run_folder as runs
+from ..storage.run_notes import living_agent, was_left
 
 
 @dataclass
@@ -31,16 +32,18 @@ class OutOfReach:
 
 def find() -> list[OutOfReach]:
     found = (look(folder) for folder in runs.left_behind())
-    return [one for one in found if one is not None]
+    return [agent for agent in found if agent is not None]
 
 
 def look(folder: str) -> OutOfReach | None:
     run = runs.Run(folder, -1)
+    if was_left(folder):
+        return None  # its user knows: nobody took the terminal
     settings = settings_of(run)
     terminal = settings.get("terminal")
     if not isinstance(terminal, str) or _supervisor_lives(settings):
         return None
-    agent = runs.living_agent(run)
+    agent = living_agent(run.folder)
     if agent is None:
         return None
     about = process_table([agent[0]])

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 
+from ...ipc.endpoint import RUN_VARIABLE
 from ..agents import registry
 from ..process import cause
 from ..process.death import watch
@@ -29,8 +30,8 @@ from ..process.platform import (
     since_boot,
     user_of,
 )
-from ..process.tree import Tree, is_below
-from ..storage.run_folder import note_other_user, note_unseen, record_agent
+from ..process.tree import Tree, has_variable, is_below
+from ..storage.run_notes import leave, note_other_user, note_unseen, record_agent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class Processes:
         agent that is connected, or whose transcript is read, runs as well."""
         if self._owners or self._run.transcript_stream is not None:
             return None
-        return min(self._tree.followed, default=None)
+        return self._tree.oldest()
 
     def pids(self) -> set[int]:
         """The agent's pids: the command, or the processes that remain once the command has
@@ -135,8 +136,11 @@ class Processes:
         return self._tree.followed | {o.pid for o in self._owners.values() if o.is_alive()}
 
     def includes(self, pid: int, whole: int) -> bool:
-        """True if `pid` is below `whole`, a process of this run."""
-        return is_below(pid, whole, set(self._owners))
+        """True if `pid` is below `whole`, a process of this run, or was left behind in it by a
+        parent that has ended: nothing but its environment shows then what it is a part of."""
+        known = {*self._owners, *([self._command] if self._command else [])}
+        entry = os.fsencode(f"{RUN_VARIABLE}={self._run.name}")
+        return is_below(pid, whole, known) or (whole in known and has_variable(pid, entry))
 
     def remember_who_may_connect(self) -> None:
         """At the end: keep the run's folder for a process that may still connect."""
@@ -145,7 +149,7 @@ class Processes:
             return  # the command was the agent itself, and what it left are tools
         pid = self._tree.may_still_connect(self._our_children())
         if pid is not None:
-            record_agent(self._run, pid)
+            leave(self._run.folder, pid)
 
     def successor_agent(self) -> int | None:
         """For a successor: a process that never connected, and may still do so."""
@@ -172,7 +176,7 @@ class Processes:
     def note_other_user(self, uid: int, *, refused: bool = False) -> None:
         if self.other_user != uid:
             self.other_user = uid
-            note_other_user(self._run, uid)
+            note_other_user(self._run.folder, uid)
         self.refused |= refused
 
     # -- a process connects ------------------------------------------------------------------
@@ -227,9 +231,9 @@ class Processes:
             # The status stays the command's: our parent would have seen that without us.
             oldest = self._tree.update(self._our_children())
             if oldest is not None:
-                record_agent(self._run, oldest)
+                record_agent(self._run.folder, oldest)
             elif not sees_processes():
-                note_unseen(self._run)  # for a successor: it may have been a launcher
+                note_unseen(self._run.folder)  # for a successor: it may have been a launcher
         if (owner := self._owners.get(pid)) is not None:
             self._handle_exit(owner, status)
         else:
@@ -240,7 +244,7 @@ class Processes:
                     self._find_orphans(status)
         self._memory.forget(pid)  # of a process that never connected
 
-    def let_go(self) -> None:
+    def release_agent(self) -> None:
         """Do not wait for the owners any more, although they are alive: a daemon that continued the
         turn of a dead client has ended that turn."""
         for owner in list(self._owners.values()):

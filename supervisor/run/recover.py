@@ -31,7 +31,7 @@ def finish_left_behind(
     return finish(run, observer, patience=patience, progress=progress, read_transcripts=_catch_up)
 
 
-def finish_closed(run: Run, supervised: Supervised, *, transcripts: int = READ) -> int:
+def finish_closed(run: Run, supervised: Supervised, *, transcripts: int = READ) -> JobResult:
     """Finish streams of dead processes while their supervisor serves the others."""
     read_them = {READ: None, UNREAD: _catch_up, HANGING: _give_up}[transcripts]
     try:

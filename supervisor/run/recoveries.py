@@ -19,6 +19,7 @@ from ..hooks.launcher import HookLauncher, run_if_orphaned
 from ..model.job_result import JobResult
 from ..process.cause import Cause
 from ..process.launch import reason
+from ..storage.run_folder import make_again
 from .jobs import JobQueue
 from .transcript_process import READ, TranscriptProcess
 
@@ -55,6 +56,7 @@ class Recoveries:
         self._loop = loop
         self._run = run
         self._server = server
+        self._streams = server.streams
         self._options = options
         self._prepare_child = prepare_child
         self._warn = warn
@@ -105,8 +107,8 @@ class Recoveries:
     def start(self) -> None:
         """Follow transcripts, and see to what an earlier supervisor of this run left undone."""
         self._transcripts.start()
-        if self._server.streams:
-            self._run_background(lambda work: work.took_over(self._server.streams))
+        if self._streams.served:
+            self._run_background(lambda work: work.took_over(self._streams.served))
         self.start_hooks()
 
     def start_hooks(self) -> None:
@@ -139,8 +141,8 @@ class Recoveries:
                     self._jobs,
                     self._run,
                     self._options,
-                    lambda: self._server.streams,
-                    self._server.unwritten,
+                    lambda: self._streams.served,
+                    self._streams.unwritten,
                 )
             except Exception as fault:  # an upgrade may have replaced our files
                 self._background_failed = True
@@ -148,11 +150,22 @@ class Recoveries:
         if self._background is not None:
             action(self._background)
 
+    def ensure_folder(self) -> None:
+        """Make the run's folder again if somebody has removed it. What the open journals hold is
+        still there; what was only in a ring, a spool or an earlier segment is not."""
+        try:
+            if make_again(self._run):
+                self._warn("the run's folder was removed; it was made again")
+                self._streams.write_anew()
+        except OSError as error:
+            self._warn(f"the run's folder cannot be used: {error.strerror or error}")
+
     # -- dead streams ------------------------------------------------------------------------
 
     def process_died(self, pid: int, how: Cause) -> None:
         """Close the streams of a dead process and recover them."""
-        streams = self._server.streams_of(pid)
+        self.ensure_folder()
+        streams = self._streams.of(pid)
         for stream in streams:
             self._close(stream, how)
         self._server.read_all()
@@ -164,12 +177,12 @@ class Recoveries:
         `how`: how the agent ended, if we know."""
         if self._transcripts.finish():
             name = self._run.transcript_stream or ""
-            stream = self._server.streams.get(name)
+            stream = self._streams.served.get(name)
             if stream is not None:
                 # The transcript speaks for the agent, so the agent's end is its end.
                 self._close(stream, how or Cause(at=time.time()))
                 self._recover([name])
-            elif self._transcripts.result != READ and not self._server.was_given_to_recovery(name):
+            elif self._transcripts.result != READ and not self._streams.was_given_to_recovery(name):
                 self._recover([name])  # it may have no file yet: nothing of it was ever read
             else:
                 self.recover_unserved()
@@ -195,7 +208,7 @@ class Recoveries:
         names = [
             name
             for name in self._run.streams()
-            if name not in self._server.streams and not self._server.was_given_to_recovery(name)
+            if name not in self._streams.served and not self._streams.was_given_to_recovery(name)
         ]
         if names:
             self._recover(names)
@@ -203,9 +216,9 @@ class Recoveries:
     def keep_what_is_left(self) -> None:
         """At the end: what is only in memory and not in state.db goes to the journals, or is
         lost."""
-        lost = self._server.write_what_is_left()
+        lost = self._streams.write_what_is_left()
         if lost and not self._stored:
-            self._warn(f"{lost} records are lost: there was no room for them on disk")
+            self._warn(f"{lost} records are lost: they could not be written anywhere")
 
     def _close(self, stream: Stream, how: Cause) -> None:
         from ...ipc import frames, records  # loaded with the first connection
@@ -213,37 +226,37 @@ class Recoveries:
         if self._background is not None:
             self._background.forget(stream)
         death = frames.encode(frames.HANDSHAKE, records.pack(how.as_record()))
-        self._server.close_stream(stream, death)
+        self._streams.close(stream, death)
 
     def _recover(self, streams: list[str]) -> None:
-        self._server.give_to_recovery(streams)
+        self._streams.give_to_recovery(streams)
         if self._jobs.is_queued(self._job):
             self._batch += streams  # one job recovers all that died while another job ran
             return
         self._batch = batch = list(streams)
         us = os.getpid()
 
-        def work() -> int:
+        def work() -> JobResult:
             from .recover import Supervised, finish_closed  # in the job: heavy
 
-            unwritten = self._server.unwritten()
+            unwritten = self._streams.unwritten()
             there = {*self._run.streams(), *unwritten}
             # Also those that had to wait for a living process the last time.
-            given = set(filter(self._server.was_given_to_recovery, there))
+            given = set(filter(self._streams.was_given_to_recovery, there))
             # A process whose connection we could not accept has its records in ring and spool. It
             # may share a session with the dead process, so it counts as a living one.
-            living = {*self._server.streams, *(there - given - set(batch))}
+            living = {*self._streams.served, *(there - given - set(batch))}
             closed = [*batch, *(name for name in given if name not in living | set(batch))]
             supervised = Supervised(closed, living, self.causes, us, unwritten)
             result = finish_closed(self._run, supervised, transcripts=self._transcripts.result)
             run_if_orphaned(us, self._run.name)
             return result
 
-        def tried(result: int) -> None:
-            if result == JobResult.DONE:
-                self._server.recovered([*self._waiting, *batch])
+        def tried(result: JobResult) -> None:
+            if result is JobResult.DONE:
+                self._streams.recovered([*self._waiting, *batch])
                 self._waiting = []
-            elif result == JobResult.AGAIN:
+            elif result is JobResult.AGAIN:
                 self._waiting += batch
             self._stored = result in (JobResult.DONE, JobResult.AGAIN, JobResult.STORED)
 

@@ -61,9 +61,10 @@ def is_installed() -> bool:
 class Replication:
     """The replica of one run, as its supervisor sees it."""
 
-    def __init__(self, loop: Loop, target: str, warn: Callable[[str], None]) -> None:
+    def __init__(self, loop: Loop, target: str, run: str, warn: Callable[[str], None]) -> None:
         self._loop = loop
         self._target = target
+        self._run = run
         self._warn = warn
         self._wake = -1
         self.pids: set[int] = set()
@@ -74,9 +75,15 @@ class Replication:
         try:
             if not starter.is_at_work(self._target) and not self.pids:
                 self.pids.add(starter.start(self._target))
-            warning = places.status(self._target).get("warning")
+            known = places.status(self._target)
+            warning, copied = known.get("warning"), known.get("copied") or {}
             if isinstance(warning, str):
                 self._warn(f"the replica: {warning}")
+            if self._run in copied:
+                self._warn(
+                    f"the replica: this machine was silent, and machine {copied[self._run]} has "
+                    "recovered the sessions of this run; there are two of them now"
+                )
         except OSError:
             pass  # no process or descriptor left; the next check tries again
         self._loop.after(_CHECK, self._check)

@@ -12,6 +12,8 @@ import os
 import sys
 
 from ..agents import registry, unread
+from ..agents.node_program import is_node
+from ..agents.state_db import default_db
 from ..ingest.listener import Listener
 from ..model.options import HOOK_EVENTS, Options
 from ..process import launch
@@ -19,6 +21,7 @@ from ..process.package import INJECTED_FOLDER
 from ..process.platform import become_subreaper, process_start
 from ..process.signals import Signals, Standby, die_by_signal
 from ..storage import run_folder as runs
+from ..storage.run_notes import TAP_FOLDER, record_agent
 from ..transcripts.settings import what_to_follow
 from . import leftovers, successor, waiting
 
@@ -117,7 +120,7 @@ def _start_again(next_life: NextLife, options: Options, signals: Signals) -> Lif
 
 def _create_run(command: list[str], options: Options, after: str | None = None) -> runs.Run:
     """`after`: the run whose crash this one follows."""
-    db = os.path.abspath(options.db) if options.db else runs.default_db()
+    db = os.path.abspath(options.db) if options.db else default_db()
     lock = None
     if options.exclusive:
         from .exclusive import admit  # start-up: only with --exclusive
@@ -197,10 +200,15 @@ def _way_in(
             launch.say(f"nothing that {agent.title} says will be captured: {why}")
         elif (why := agent.shown_unseen(arguments)) is not None:
             launch.say(f"a reply in progress will not be captured: {why}")
-    elif warn and run.transcript_stream is None and (title := unread.title_of(command)):
-        launch.say(unread.why(title))
-    if run.transcript_stream is not None and not options.no_tap:
+    tapped = run.transcript_stream is not None and not options.no_tap
+    unknown = run.transcript_stream is None and not agent.name
+    has_guest = unknown and not options.no_tap and is_node(command, env)
+    if unknown and warn and (title := unread.title_of(command)):
+        launch.say(unread.why(title, has_guest=has_guest))
+    if tapped:
         command, env = _tapped(agent, command, env, run)
+    elif has_guest:
+        command, env = _with_guest(command, env)
     return next(((way.command, way.env) for way in ways if way.taken), (command, env))
 
 
@@ -212,7 +220,7 @@ def _tapped(
     agent: Agent, command: list[str], env: dict[str, str], run: runs.Run
 ) -> tuple[list[str], dict[str, str]]:
     """The command and environment with the agent's live tap in them, if it has one."""
-    folder = run.path(runs.TAP_FOLDER)
+    folder = run.path(TAP_FOLDER)
     try:
         os.mkdir(folder, 0o700)
         if (tapped := agent.tapped(command, env, folder)) is not None:
@@ -221,6 +229,16 @@ def _tapped(
     except Exception:
         pass  # it starts without: only the reply in progress is not captured
     return command, env
+
+
+def _with_guest(command: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """The command and environment of a Node program that nobody knows, with our guest in it."""
+    try:
+        from ..agents.node_guest import start_with  # start-up: only for such a program
+
+        return start_with(command, env, None) or (command, env)
+    except Exception:
+        return command, env  # it starts without, and is not captured
 
 
 def _discard(run: runs.Run | None, listener: Listener | None, *, keep: bool = False) -> None:
@@ -251,7 +269,7 @@ def _spawn(
         raise
     life = Life(command, run, listener, pid)
     try:
-        runs.record_agent(run, pid)
+        record_agent(run.folder, pid)
         # After the record: a standby looks for the agent in the run's folder.
         life.standby = successor.fork_standby(run, options)
     except Exception:

@@ -6,6 +6,7 @@ Never writes to state.db itself: recovery happens in forked jobs.
     processes.py     the agent's processes: who is alive, how each ended
     forwarding.py    the agent's signals
     recoveries.py    what follows from what the agent sent
+    held_terminal.py what is said while the command has exited and we have not
     waiting.py       what is left if any of these fails
 """
 
@@ -14,16 +15,17 @@ from __future__ import annotations
 import os
 
 from ..agents import registry
-from ..ingest.server import Observer, Server
-from ..model.text import printable
+from ..ingest.observer import Observer
+from ..ingest.server import Server
 from ..process import launch
 from ..process.loop import Loop
 from ..process.memory import any_child
-from ..process.platform import become_subreaper, command_line
+from ..process.platform import become_subreaper
 from ..process.signals import FORWARDED, signal
-from ..storage.run_folder import TAP_FOLDER, hand_over, let_go, living_agent, replica_of
+from ..storage.run_notes import TAP_FOLDER, end_hand_over, hand_over, living_agent, replica_of
 from . import waiting
 from .forwarding import Forwarding
+from .held_terminal import HeldTerminal
 from .processes import Processes
 from .recoveries import Recoveries
 from .states import TABLE, Action, Event, State
@@ -45,11 +47,17 @@ if TYPE_CHECKING:
 
 # With a replica, the rings are read so often.
 BATCH = 0.05
-# How long the terminal may be held after the agent's end before a line says why.
-_SILENT_FOR = 1.5
-_LONGEST_COMMAND = 60
 # A program that changes the user has done so by then.
 _LOOK_FOR_USER = 2.0
+
+
+def _folded(text: str) -> str:
+    """A warning, broken at words where standard error is a terminal that is narrower."""
+    try:
+        from . import notice  # only if there is something to say; an upgrade may have replaced it
+    except Exception:
+        return text
+    return "\n".join(notice.wrapped([text], launch.columns(), first=True))
 
 
 class Supervision(Observer):
@@ -67,10 +75,6 @@ class Supervision(Observer):
         self._terminal = terminal
         self._warned: set[str] = set()
         self._state = State.STARTING
-        self._said_what_for = False
-        self._held: bool | None = None
-        """True: a line has said who holds the terminal, and that Ctrl-C leaves. None: no process
-        has been followed yet."""
         self._command = 0
         self._standby: Standby | None = None
         self._helpers: set[int] = set()
@@ -101,6 +105,9 @@ class Supervision(Observer):
         )  # fmt: skip
         self._forwarding = Forwarding(
             loop, self._processes.pids, self._reap, terminal, options.grace, self.warn
+        )
+        self._held_terminal = HeldTerminal(
+            loop, terminal, self._processes, self._recoveries, self.warn
         )
         self._actions: dict[Action, Callable[[int], None]] = {
             Action.FORWARD: self._forwarding.got,
@@ -182,7 +189,7 @@ class Supervision(Observer):
         self._processes.took_over()
         connected = self._server.connected_streams
         for name, (owner, last) in takeover.survivors(self._run, connected).items():
-            self._server.resume_stream(name, owner, last)
+            self._server.streams.resume(name, owner, last)
             if name != self._run.transcript_stream:
                 self._processes.connected(*owner)
         if (agent := takeover.silent_agent(self._run, self._processes.successor_agent)) is not None:
@@ -207,9 +214,9 @@ class Supervision(Observer):
     def start_helper(self, arguments: list[str]) -> None:
         """Run a command of ours beside the agent, with the lowest priority and without output. It
         ends with the supervision at the latest."""
-        from .helper import start  # few runs need one
+        from ..process import own_program  # few runs need one
 
-        self._helpers.add(start(arguments))
+        self._helpers.add(own_program.start(arguments, own_session=False))
 
     def close(self) -> None:
         """Release everything before the next life of the agent."""
@@ -222,7 +229,7 @@ class Supervision(Observer):
             if self.replica is not None:
                 from .replication import Replication  # start-up: only with --replica
 
-                self._replication = Replication(self._loop, self.replica, self.warn)
+                self._replication = Replication(self._loop, self.replica, self._run.name, self.warn)
             self._forwarding.use(standby())
             self._handle(begun)
             while self._state is not State.LEAVING:
@@ -248,39 +255,9 @@ class Supervision(Observer):
 
     def _handle(self, event: Event, number: int = 0) -> None:
         self._state, actions = TABLE[self._state, event]
-        if self._state is State.RECOVERING and not self._said_what_for:
-            self._said_what_for = True
-            self._loop.after(_SILENT_FOR, self._say_what_for)
-        if self._state is State.FOLLOWING and self._held is None:
-            self._held = False
-            self._loop.after(_SILENT_FOR, self._say_who_holds_the_terminal)
+        self._held_terminal.entered(self._state)
         for action in actions:
             self._actions[action](number)
-
-    def _say_who_holds_the_terminal(self) -> None:
-        """The command has exited, and left a process on the terminal that never connected. It may
-        be the agent behind a launcher, so we wait for it; without a line, if it draws a screen."""
-        pid = self._processes.unknown_holder()
-        settled = self._terminal is not None and not self._terminal.has_changed()
-        if self._state is not State.FOLLOWING or pid is None or not settled:
-            return
-        self._held = True
-        words = printable(" ".join(command_line(pid)))[:_LONGEST_COMMAND]
-        self.warn(
-            f"the command has exited; process {pid} still has this terminal: {words}. "
-            "Ctrl-C leaves it running"
-        )
-
-    def _say_what_for(self) -> None:
-        """The agent is gone and we still hold the terminal: say why, and how to leave."""
-        if self._state is not State.RECOVERING:
-            return
-        leave = "Ctrl-C leaves; nothing is lost, and it continues in the background"
-        if self._recoveries.recovering:
-            why = "another process may have it locked"
-            self.warn(f"still writing the agent's messages to state.db ({why}). {leave}")
-        elif self._recoveries.busy and self._recoveries.hook_patience > 2 * _SILENT_FOR:
-            self.warn(f"still waiting for hooks or transcripts. {leave}")
 
     def _happened(self, event: Event, number: int) -> None:
         """An event between two observations: observe first, so that the state is current."""
@@ -312,8 +289,7 @@ class Supervision(Observer):
             elif number in FORWARDED:
                 self._forwarding.note(number)
                 event = Event.INTERRUPT if number == signal.SIGINT else Event.SIGNAL
-                user_knows = self._held and self._processes.unknown_holder() is not None
-                if event is Event.INTERRUPT and user_knows:
+                if event is Event.INTERRUPT and self._held_terminal.user_may_leave():
                     event = Event.LEFT
                 self._happened(event, number)
 
@@ -365,14 +341,14 @@ class Supervision(Observer):
             agent = registry.named(followed.agent)
             pid = agent.goes_on(self._run.path(TAP_FOLDER), followed.place().env)
             if pid is not None:
-                hand_over(self._run, pid)
+                hand_over(self._run.folder, pid)
                 self.goes_on = pid
         except Exception:  # an upgrade may have replaced our files; then it counts as a death
             return
 
     def _turn_ended(self) -> None:
-        let_go(self._run)
-        self._processes.let_go()
+        end_hand_over(self._run.folder)
+        self._processes.release_agent()
 
     def _our_children(self) -> set[int]:
         shippers = self._replication.pids if self._replication is not None else set()
@@ -408,7 +384,7 @@ class Supervision(Observer):
         return self._processes.includes(pid, whole)
 
     def transcript_owner(self) -> tuple[int, int | None]:
-        return living_agent(self._run) or (0, None)
+        return living_agent(self._run.folder) or (0, None)
 
     def is_recovering(self) -> bool:
         return self._recoveries.recovering
@@ -421,6 +397,7 @@ class Supervision(Observer):
 
     def synced(self) -> None:
         self._processes.check_memory()
+        self._recoveries.ensure_folder()
 
     def batch_journaled(self) -> None:
         if self._replication is not None:
@@ -432,4 +409,4 @@ class Supervision(Observer):
             self._warned.add(text)
             if self._terminal is not None and self._terminal.was_reset and os.isatty(2):
                 launch.finish_line(self._terminal.line_for_a_notice())
-            launch.say(text)
+            launch.say(_folded(text))

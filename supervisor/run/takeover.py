@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 
-from ..storage.run_folder import living_agent, record_agent
+from ..storage.run_notes import living_agent, record_agent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def survivors(run: Run, connected: Callable[[], set[str]]) -> dict[str, tuple[Id
 def silent_agent(run: Run, may_connect: Callable[[], int | None]) -> Identity | None:
     """A living agent that never connected: the one in the run's folder or, if that was a launcher
     and has exited, another process that may still connect."""
-    agent = living_agent(run)
+    agent = living_agent(run.folder)
     if agent is not None or run.streams() or os.path.exists(run.path("report.jsonl")):
         return agent
     if (pid := may_connect()) is not None:
-        record_agent(run, pid)
-    return living_agent(run)
+        record_agent(run.folder, pid)
+    return living_agent(run.folder)

@@ -11,16 +11,15 @@ stream is the agent's: the stream outlives the process, and ends with the agent.
 from __future__ import annotations
 
 import os
-import sys
 import time
 
-from ..process.signals import FORWARDED, IGNORED_BY_PYTHON, signal
-from ..storage.run_folder import IDLE
+from ..process import own_program
+from ..process.signals import signal
+from ..transcripts.settings import IDLE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from ..ingest.server import Server
     from ..process.loop import Loop
@@ -66,33 +65,17 @@ class TranscriptProcess:
         if self._run.transcript_stream is None or self._finishing or self.pid:
             return
         self._began = time.monotonic()
-        opened: list[int] = []
         try:
             end, self._life = os.pipe()
-            opened.append(end)
-            null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-            opened.append(null)
-            self._spawn([(0, end), (1, null), (2, null)])
+            try:
+                self.pid = own_program.start(
+                    ["read-transcripts", self._run.folder], stdin=end, niceness=0
+                )
+            finally:
+                os.close(end)
         except OSError as error:
             self._warn(f"the agent's transcript cannot be watched: {error.strerror or error}")
             self._close()
-        finally:
-            for fd in opened:
-                os.close(fd)
-
-    def _spawn(self, streams: list[tuple[int, int]]) -> None:
-        module = "hermes_supervise.supervisor"
-        words = [sys.executable, "-P", "-m", module, "read-transcripts", self._run.folder]
-        how: dict[str, Any] = {
-            "file_actions": [(os.POSIX_SPAWN_DUP2, fd, to) for to, fd in streams],
-            "setsigdef": [*FORWARDED, *IGNORED_BY_PYTHON],
-            "setsigmask": [],
-        }
-        try:
-            # Without a terminal: keys that the user presses there are for the agent.
-            self.pid = os.posix_spawn(sys.executable, words, os.environ, setsid=True, **how)
-        except NotImplementedError:
-            self.pid = os.posix_spawn(sys.executable, words, os.environ, setpgroup=0, **how)
 
     def reaped(self, pid: int, status: int) -> bool:
         """A child exited; True if it was this process. It is started again, unless it was done."""

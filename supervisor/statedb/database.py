@@ -10,7 +10,6 @@ import time
 import apsw
 
 from . import connection, new_files, schema
-from .cjk_index import CjkIndex
 from .connection import PATIENCE, Patience
 
 TYPE_CHECKING = False
@@ -41,7 +40,6 @@ class Database:
             self.names_tools = self.schema_version >= oldest
             if not made_by_us:
                 self.connection.wal_autocheckpoint(0)
-            self.cjk_index = CjkIndex(self)
 
     def close(self) -> None:
         self.connection.close()

@@ -103,7 +103,7 @@ def _marker(value: object) -> Marker:
         found = checked(json.loads(value) if isinstance(value, str) else None, MARKER)
     except ValueError:
         return {}
-    return {name: one if name in _LONG else bounded(one) for name, one in found.items()}
+    return {name: item if name in _LONG else bounded(item) for name, item in found.items()}
 
 
 # -- rows that belong to a stream --------------------------------------------------------------

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from ...ipc.lightweight.dataclass import dataclass, field, replace
 from ..model import life as lives
-from ..model.stored import Stored, record_span
+from ..model.stored import record_span
+from ..model.stream import Stored
 from .markers import Ranges, key_of, owned
 from .reconcile import Compared, Counts, Insert, Row, compare
 

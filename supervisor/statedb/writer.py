@@ -23,8 +23,10 @@ from ...ipc.lightweight import json
 from ...ipc.lightweight.dataclass import dataclass, field
 from ..model import life as lives
 from ..model import text
-from ..model.stored import Stored, as_rows, from_rows, mark
+from ..model.stored import as_rows, from_rows, mark
+from ..model.stream import Stored
 from . import connection
+from .cjk_index import CjkIndex
 from .connection import PATIENCE, Replaced, StateDbError
 from .database import Database
 from .markers import Markers, key_of
@@ -75,6 +77,7 @@ class StateDb:
         self.markers = Markers(self.database)
         self.messages = Messages(self.database)
         self.sessions = Sessions(self.database)
+        self.cjk_index = CjkIndex(self.database)
 
     def close(self) -> None:
         self.database.close()
@@ -140,6 +143,7 @@ class SessionWriter:
         self._markers = state_db.markers
         self._messages = state_db.messages
         self._sessions = state_db.sessions
+        self._cjk_index = state_db.cjk_index
         self._parts = parts
         self._id = parts[0].session.id
         self._boot = boot
@@ -242,7 +246,7 @@ class SessionWriter:
             mark(session)
         for item in session.all_items():
             if item.outdated and item.row is not None:
-                self._database.cjk_index.admit_messages()
+                self._cjk_index.admit_messages()
                 self._messages.update(item.row, session.id, item.message)
         ended = _end_mark(marker.get("ended"))
         if session.cut_short:
@@ -257,7 +261,7 @@ class SessionWriter:
         until = time.monotonic() + HOLD
         done = 0
         if self._queue:
-            self._database.cjk_index.admit_messages()
+            self._cjk_index.admit_messages()
         for share, insert in self._queue[:STEP]:
             row = self._messages.insert(self._id, insert)
             self._ids.append(row)

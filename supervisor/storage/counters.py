@@ -35,9 +35,9 @@ def of_report(lines: Iterable[str]) -> Totals:
         try:
             fields = json.loads(line)
             hook = fields.get("hook")
-            for one in [hook] if hook is not None else fields["hooks"]:
-                if one["outcome"] not in ("ok", "waiting", "running"):
-                    failed.add((str(one["id"]), int(one["attempt"])))
+            for ran in [hook] if hook is not None else fields["hooks"]:
+                if ran["outcome"] not in ("ok", "waiting", "running"):
+                    failed.add((str(ran["id"]), int(ran["attempt"])))
             if hook is None:
                 sessions[str(fields["stream"]), str(fields["session"])] = fields
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):

@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import os
 
-from ...ipc.endpoint import sync_file, sync_folder
+from ...ipc.endpoint import is_same_file, sync_file, sync_folder
 
 SEGMENT_BYTES = 8 * 1024 * 1024
 _PREALLOCATED = 256 * 1024
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+# Read only in `write_anew`.
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def segment_name(stream: str, number: int) -> str:
@@ -101,10 +102,28 @@ class Journal:
             os.close(self._fd)
             self._fd = -1
 
+    def write_anew(self) -> None:
+        """If somebody has removed the file: its descriptor still has what was written. Put that
+        into a new file of the same name, and go on there. Earlier segments are gone."""
+        if self._fd < 0 or is_same_file(self._fd, self._path):
+            return
+        removed, size = self._fd, self.size
+        self._fd = os.open(self._path, _FLAGS, 0o600)
+        self.size = self._reserved = 0
+        try:
+            self._write(os.pread(removed, size, 0))
+            os.fdatasync(self._fd)
+            sync_folder(self._folder)
+        except OSError:
+            os.unlink(self._path)
+            os.close(self._fd)
+            self._fd, self.size = removed, size
+            raise
+        os.close(removed)
+
     def _begin_segment(self) -> None:
         self.number += 1
-        path = os.path.join(self._folder, segment_name(self._stream, self.number))
-        self._fd = os.open(path, _FLAGS, 0o600)
+        self._fd = os.open(self._path, _FLAGS, 0o600)
         self.size = self._reserved = 0
         try:
             sync_folder(self._folder)
@@ -112,9 +131,13 @@ class Journal:
         except OSError:
             # Without its handshake nobody knows whose segment it is, and its name stays taken.
             self.close()
-            os.unlink(path)
+            os.unlink(self._path)
             self.number -= 1
             raise
+
+    @property
+    def _path(self) -> str:
+        return os.path.join(self._folder, segment_name(self._stream, self.number))
 
     def _write(self, data: bytes) -> None:
         if self._ahead and self.size + len(data) > self._reserved:

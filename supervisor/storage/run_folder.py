@@ -1,11 +1,10 @@
-"""The folder of one run: its name, its lock, and what a later recovery must know about it.
+"""The folder of one run: made, claimed by who finishes the run, and removed.
 
 Never reads a journal.
 
-    runs/<run>/lock        held (flock) by the one process that may finish this run: its
-                           supervisor, or a recoverer after the supervisor's death
+    runs/<run>/lock        see run_lock.py
     runs/<run>/run.json    the command, and where and how to finish its sessions
-    runs/<run>/agent       the process that was started: pid, start time, boot
+    runs/<run>/agent       the process that was started, and other notes: see run_notes.py
     runs/<run>/…           journals and spools (see journal.py), hooks.jsonl, report.jsonl
 
 A run whose folder exists and whose lock is free was left behind. The folder is removed once
@@ -17,14 +16,14 @@ the agent is gone, and then this folder is all it has.
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import time
 
 from ...ipc import endpoint
 from ...ipc.lightweight import json
 from ..model.checked import RUN, checked
-from ..process.platform import boot_id, lock_holder, process_start
+from ..process.platform import boot_id
+from . import run_lock, run_notes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 _REPORTS_KEPT = 500
 # How often to ask whether a dead supervisor's job has ended.
 _ASK_AGAIN = 0.02
-
-_claimed: set[str] = set()
 
 
 class Run:
@@ -49,6 +46,8 @@ class Run:
         """Every process that was started in it is a descendant of this process."""
         self.transcript_stream: str | None = None
         """The stream of the process that follows the agent's transcripts, if it has any."""
+        self.described: str | None = None
+        """What run.json says, if this process has written it."""
 
     def path(self, name: str) -> str:
         return os.path.join(self.folder, name)
@@ -59,33 +58,7 @@ class Run:
         return sorted({name.split(".", 1)[0] for name in files if is_stream_file(name)})
 
     def release(self) -> None:
-        _claimed.discard(self.folder)
-        os.close(self.lock)
-
-
-# In a run's folder: what a live tap of the agent reports.
-TAP_FOLDER = "tap"
-# In a run's folder: the command has ended, and a daemon goes on with its turn.
-GOES_ON = "goes_on"
-# The status of a transcript process that has seen that turn end.
-IDLE = 3
-# In a run's folder: a process may have been left that could not be looked at.
-_UNSEEN = "unseen"
-# In a run's folder: the agent runs as this user, who is not ours, or tried to connect as such.
-_OTHER_USER = "other_user"
-
-
-# In the folder of a run with a replica: the folder that the replica's own files are in.
-REPLICA_NOTE = "replica"
-
-
-def replica_of(folder: str) -> str | None:
-    """Where the files of a run's replica are; None: it has none."""
-    try:
-        with open(os.path.join(folder, REPLICA_NOTE), encoding="utf-8") as file:
-            return file.read()
-    except OSError:
-        return None
+        run_lock.release(self.folder, self.lock)
 
 
 def is_stream_file(name: str) -> bool:
@@ -105,14 +78,38 @@ def create(about: dict[str, object]) -> Run:
         folder = os.path.join(runs_folder(), name)
         os.mkdir(folder, 0o700)
         # None: a recoverer found the folder before it was locked, and removes it.
-        lock = _lock(folder)
-    described = {"boot": boot_id(), "started": time.time(), **about}
-    with open(os.path.join(folder, "run.json"), "w", opener=_private) as file:
-        file.write(json.compact(described))
+        lock = run_lock.lock(folder)
     run = Run(folder, lock)
+    run.described = json.compact({"boot": boot_id(), "started": time.time(), **about})
+    _write_description(run)
     run.is_below_us = True
     run.transcript_stream = str(about["watcher"]) if "watcher" in about else None
     return run
+
+
+def _write_description(run: Run) -> None:
+    if run.described is not None:
+        with open(run.path("run.json"), "w", opener=endpoint.private_file) as file:
+            file.write(run.described)
+
+
+def make_again(run: Run) -> bool:
+    """If somebody has removed the folder of this living run, make it again, and lock it. False if
+    it is still there; or elsewhere: a folder that was moved may come back. Raises OSError."""
+    if os.fstat(run.lock).st_nlink:
+        return False
+    runs_folder()
+    try:
+        os.mkdir(run.folder, 0o700)
+    except FileExistsError:
+        pass  # only what was in it was removed
+    lock = run_lock.lock(run.folder)
+    if lock is None:
+        raise FileExistsError(f"{run.folder} is in use by another process")
+    os.close(run.lock)
+    run.lock = lock
+    _write_description(run)
+    return True
 
 
 def settings(run: Run) -> dict[str, Any]:
@@ -136,7 +133,7 @@ def settings(run: Run) -> dict[str, Any]:
 def make(folder: str) -> Run:
     """A folder that is to become a run, locked by us. Nobody looks for it where it is."""
     os.mkdir(folder, 0o700)
-    lock = _lock(folder)
+    lock = run_lock.lock(folder)
     if lock is None:
         raise FileExistsError(f"{folder} is in use by another process")
     return Run(folder, lock)
@@ -147,7 +144,7 @@ def put_in_place(run: Run) -> Run:
     folder = os.path.join(runs_folder(), run.name)
     os.rename(run.folder, folder)
     endpoint.sync_folder(runs_folder())
-    _claimed.add(folder)
+    run_lock.note_claimed(folder)
     return Run(folder, run.lock)
 
 
@@ -174,100 +171,12 @@ def make_durable(folder: str) -> None:
         above = os.path.dirname(above)
 
 
-def record_agent(run: Run, pid: int) -> None:
-    """Record which process the run is for. An agent that sends nothing is known only by this."""
-    try:
-        with open(run.path("agent"), "w", opener=_private) as file:
-            file.write(f"{pid} {process_start(pid)} {boot_id()}")
-    except OSError:
-        pass  # an agent that connects is known by its stream
-
-
-def note_other_user(run: Run, uid: int) -> None:
-    """Write down that a process of the agent's runs as another user."""
-    try:
-        with open(run.path(_OTHER_USER), "w", opener=_private) as file:
-            file.write(str(uid))
-    except OSError:
-        pass  # the notice at the end says it
-
-
-def other_user(run: Run) -> int | None:
-    """What `note_other_user` wrote."""
-    try:
-        with open(run.path(_OTHER_USER)) as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return None
-
-
-def hand_over(run: Run, pid: int) -> None:
-    """The command has ended, and this daemon goes on with its turn: whoever takes the run over
-    waits for that turn."""
-    with open(run.path(GOES_ON), "w", opener=_private) as file:
-        file.write(f"{pid}\n")
-    record_agent(run, pid)
-
-
-def let_go(run: Run) -> None:
-    """The daemon that went on with the turn lives on, and is not of this run any more."""
-    for name in (GOES_ON, "agent"):
-        try:
-            os.unlink(run.path(name))
-        except FileNotFoundError:
-            continue
-
-
-def living_agent(run: Run) -> tuple[int, int | None] | None:
-    """The agent's pid and start time, if it is still alive."""
-    try:
-        with open(run.path("agent")) as file:
-            pid, start, boot = file.read().split(" ")
-        who = int(pid), None if start == "None" else int(start)
-    except (OSError, ValueError):
-        return None
-    from ..process.death import may_live  # start-up: no run asks this before its agent starts
-
-    return who if not is_of_another_boot(boot) and may_live(*who) else None
-
-
-def is_of_another_boot(boot: object) -> bool:
-    """True if the machine has restarted since it called its boot by this name. Without a name,
-    then or now, that is not known."""
-    return bool(boot) and boot != (now := boot_id()) and bool(now)
-
-
-def holder_of(folder: str) -> int | None:
-    """The pid that holds a run's lock, read from the kernel's list of locks, which disturbs
-    nobody. 0: locked by a process that cannot be seen from here. None: not locked."""
-    path = os.path.join(folder, "lock")
-    try:
-        inode = os.stat(path).st_ino
-    except OSError:
-        return None
-    if (pid := lock_holder(inode)) is not None:
-        return pid
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return 0
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
-    return None
-
-
 def claim(folder: str, *, wait: bool = False) -> Run | None:
     """Lock a run; None if it is settled, or if another process has it. `wait`: until it is free."""
-    lock = _lock(folder, wait=wait)
+    lock = run_lock.lock(folder, wait=wait)
     if lock is None:
         return None
-    _claimed.add(folder)
+    run_lock.note_claimed(folder)
     return Run(folder, lock)
 
 
@@ -276,50 +185,18 @@ def claim_after_job(folder: str, patience: float) -> Run | None:
     wait for that job: it has the lock, and what it does not finish nobody else would."""
     until = time.monotonic() + patience
     while (run := claim(folder)) is None and time.monotonic() < until:
-        if not is_held_by_orphan(folder):
+        if not run_lock.is_held_by_orphan(folder):
             # It may have ended just now.
             return claim(folder)
         time.sleep(_ASK_AGAIN)
     return run
 
 
-def is_held_by_orphan(folder: str) -> bool:
-    """True if a run is locked, and the process that locked it is dead: a job that it had forked
-    holds the lock. Nobody supervises such a run."""
-    pid = holder_of(folder)
-    if pid is None:
-        return False
-    if pid:
-        from ..process.death import lives  # start-up: only commands ask this
-
-        return not lives(pid, process_start(pid) or 0)
-    # In a container the kernel does not name a holder that is dead. But a supervisor that was
-    # killed has left its socket.
-    from ...ipc.lightweight import socket
-
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.connect(endpoint.socket_path(os.path.basename(folder)))
-    except ConnectionRefusedError:
-        return True
-    except OSError:
-        pass
-    finally:
-        connection.close()
-    return False
-
-
-def is_claimed_here(folder: str) -> bool:
-    """True if this process, or one that it was forked from, locked the run and has not released
-    it. The kernel's list of locks does not tell a forked process from its parent."""
-    return folder in _claimed
-
-
 def why_unwritable(run: Run) -> str | None:
     """Why nothing more can be written to the run's folder; None: something can be."""
     path = run.path("probe")
     try:
-        with open(path, "w", opener=_private) as file:
+        with open(path, "w", opener=endpoint.private_file) as file:
             file.write(" " * 4096)
         return None
     except OSError as error:
@@ -357,7 +234,7 @@ def retire(run: Run, *, keep: bool = False) -> bool:
     `keep`: something is left to do that no file in it may show. True if a process is left that may
     still send records, so that the folder stays."""
     # In this order: a process that is gone by now has written all its records.
-    speakers = living_agent(run) is not None or _may_still_send(run)
+    speakers = run_notes.living_agent(run.folder) is not None or _may_still_send(run)
     if not speakers and not keep and not run.streams():
         if os.path.exists(run.path("report.jsonl")):
             _keep_report(run)
@@ -375,20 +252,11 @@ def _may_still_send(run: Run) -> bool:
     if sees_processes():
         return bool(started_in(run.name, below_us=run.is_below_us))
     if not run.is_below_us:
-        return os.path.exists(run.path(_UNSEEN))
+        return run_notes.has_unseen(run.folder)
     if has_children():
-        note_unseen(run)
+        run_notes.note_unseen(run.folder)
         return True
     return False
-
-
-def note_unseen(run: Run) -> None:
-    """A process may have been left behind, and processes cannot be looked at: the folder stays."""
-    try:
-        with open(run.path(_UNSEEN), "w", opener=_private):
-            pass
-    except OSError:
-        pass  # an agent that connects is known by its stream
 
 
 def waits_for_nothing_else(run: Run) -> bool:
@@ -435,7 +303,7 @@ def _delete_old_reports() -> None:
 
 def _remove(run: Run) -> None:
     """Remove a settled run's folder. The lock goes last, so that nobody claims half a run."""
-    if os.path.isdir(tap := run.path(TAP_FOLDER)):
+    if os.path.isdir(tap := run.path(run_notes.TAP_FOLDER)):
         for name in os.listdir(tap):
             os.unlink(os.path.join(tap, name))
         os.rmdir(tap)
@@ -454,33 +322,3 @@ def _remove(run: Run) -> None:
         # removes it.
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
             raise
-
-
-def default_db() -> str:
-    """Where Hermes keeps its sessions; sessions of other agents go there as well."""
-    home = os.environ.get("HERMES_HOME") or os.path.expanduser("~/.hermes")
-    return os.path.join(os.path.abspath(home), "state.db")
-
-
-def _lock(folder: str, *, wait: bool = False) -> int | None:
-    path = os.path.join(folder, "lock")
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except (FileNotFoundError, NotADirectoryError):
-        return None  # settled meanwhile, or not one of our folders
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        # The last holder may have removed the run; then this is the lock of a deleted file.
-        if os.path.samestat(os.fstat(fd), os.stat(path)):
-            return fd
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    except OSError:  # a file system without locks
-        os.close(fd)
-        raise
-    os.close(fd)
-    return None
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC, 0o600)

@@ -22,11 +22,11 @@ from io import FileIO
 
 from ...ipc import endpoint, frames, records
 from ..ingest.blocking_client import BlockingClient, NotDelivered
-from ..storage.run_folder import GOES_ON, IDLE
+from ..storage.run_notes import GOES_ON
 from .deduplicator import Deduplicator, Known
 from .follow import Follower
 from .ownership import Ownership
-from .settings import Settings
+from .settings import IDLE, Settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -28,7 +28,8 @@ from ..process.platform import (
     is_open_for_writing,
     process_table,
 )
-from ..storage.run_folder import Run, living_agent
+from ..storage.run_folder import Run
+from ..storage.run_notes import living_agent
 
 
 def _nobody(words: list[str]) -> bool:
@@ -92,7 +93,7 @@ class Ownership:
         """The living processes of this run."""
         entry = os.fsencode(f"{RUN_VARIABLE}=")
         ours = entry + os.fsencode(self._run.name)
-        noted = living_agent(self._run)
+        noted = living_agent(self._run.folder)
         found = set() if noted is None else {noted[0]}
         children: dict[int, list[int]] = {}
         foreign = set()

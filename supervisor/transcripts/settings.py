@@ -10,6 +10,7 @@ import os
 from ..agents import registry
 from ..agents.protocol import Place
 from ..storage import run_folder as runs
+from ..storage.run_notes import TAP_FOLDER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
     from ..agents.protocol import Database, LineFiles
     from ..model.options import Options
+
+
+# The status of a transcript process that has seen the end of the turn that a daemon went on with.
+IDLE = 3
 
 
 def agent_to_follow(command: list[str], options: Options) -> str | None:
@@ -82,7 +87,7 @@ class Settings:
     def read(folder: str) -> Settings:
         settings = Settings(runs.settings(runs.Run(folder, -1)))
         settings.runs = os.path.dirname(os.path.abspath(folder))
-        if os.path.isdir(tap := os.path.join(folder, runs.TAP_FOLDER)):
+        if os.path.isdir(tap := os.path.join(folder, TAP_FOLDER)):
             settings.tap = tap
         return settings
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 from hermes_supervise.ipc.endpoint import RUN_VARIABLE
 from hermes_supervise.supervisor.agents.codex.daemon import Daemon, Refused
-from hermes_supervise.supervisor.agents.codex.tap import Listener, notes
-from hermes_supervise.supervisor.cli.proof.scripted_model import WORD, ScriptedModel, words
-from hermes_supervise.supervisor.storage import run_folder
+from hermes_supervise.supervisor.agents.codex.tap import CodexTap, Complete, Listener, notes
+from hermes_supervise.supervisor.cli.proof.scripted_model import ScriptedModel, words
+from hermes_supervise.supervisor.storage import run_lock
 from real_agents import (
     Codex,
     again_and_again,
@@ -28,8 +28,9 @@ from real_agents import (
     kill_all_of,
     only_session,
     reply,
+    shown_on,
 )
-from support import World, children, kill, until
+from support import Supervised, World, kill, standby_of, until
 from tmux import Tmux
 
 
@@ -58,68 +59,67 @@ def daemon_of(agent: Codex) -> int:
     return pid
 
 
-def shown_on(window: Tmux) -> str:
-    """The words on the screen, as the reply that they are the beginning of."""
-    return "".join(words(len(set(WORD.findall(window.screen)))))
-
-
 def is_joined(world: World) -> bool:
     files = Path(world.state).glob("hermes-supervise/runs/*/tap/threads.jsonl")
     return any('"running": true' in file.read_text() for file in files)
 
 
+def in_a_reply(window: Tmux, agent: Codex) -> Supervised:
+    """A TUI in the middle of a reply that was listened to from its beginning."""
+    agent.model.hold_after(-1)
+    run = ask_in(window, agent, "WORDS 80", *agent.world.hook)
+    until(lambda: is_joined(agent.world), "the daemon is listened to")
+    agent.model.go_on_until(55)
+    window.wait_for("w049")
+    return run
+
+
 def test_everything_that_was_on_the_screen_is_stored(
     world: World, model: ScriptedModel, window: Tmux, agent: Codex
 ) -> None:
-    model.hold_after(-1)
-    run = ask_in(window, agent, "WORDS 80", *world.hook)
-    until(lambda: is_joined(world), "the daemon is listened to")
-    model.go_on_until(55)
-    window.wait_for("w049")
+    run = in_a_reply(window, agent)
     shown = shown_on(window)
+    # Until here the daemon may have sent it to the TUI alone.
+    until(lambda: shown.split()[-1].encode() in world.said(), "we have got it as well")
     daemon = daemon_of(agent)
     kill(daemon, signal.SIGSTOP)
     kill_all_of(agent, run.agent)
     kill(daemon)
     window.status()
-    until(world.events, "the hook has run", 60)
+    until(world.events, "the hook has run")
     rows = world.messages(str(only_session(agent)["id"]))
     assert [row["role"] for row in rows] == ["user", "assistant"]
     assert rows[1]["content"].startswith(shown.strip())
     assert "".join(words(80)).startswith(rows[1]["content"]), "and nothing that was not said"
     assert rows[1]["finish_reason"] == "interrupted"
     [report] = world.reports()
-    assert (report["outcome"], report["unseen_reply"]) == ("interrupted", False)
+    assert (report["outcome"], report["unseen_reply"]) == ("interrupted", True)
     assert len(world.events()) == 1
 
 
 def test_the_turn_of_a_killed_tui_is_recorded_whoever_is_killed_next(
     world: World, model: ScriptedModel, window: Tmux, agent: Codex
 ) -> None:
-    model.hold_after(-1)
-    run = ask_in(window, agent, "WORDS 80", *world.hook)
-    until(lambda: is_joined(world), "the daemon is listened to")
-    model.go_on_until(55)
-    window.wait_for("w049")
+    run = in_a_reply(window, agent)
     kill_all_of(agent, run.agent)
     window.status()
     [folder] = Path(world.state).glob("hermes-supervise/runs/*")
     follower = until(lambda: _supervisor_of(folder), "it is followed in the background")
-    until(lambda: len(children(follower)) == 2, "it has a standby and reads transcripts")
+    standby_of(follower)
     kill(follower)
     until(lambda: _supervisor_of(folder) not in (0, follower), "by somebody else now")
     model.gate.set()
-    until(lambda: [row["ended_at"] for row in agent.sessions() if row["ended_at"]], "it ends", 60)
+    until(lambda: [row["ended_at"] for row in agent.sessions() if row["ended_at"]], "it ends")
     assert conversation(agent) == [("user", "WORDS 80"), ("assistant", reply(80))]
 
 
 def _supervisor_of(folder: Path) -> int:
-    return run_folder.holder_of(str(folder)) or 0
+    return run_lock.holder_of(str(folder)) or 0
 
 
 def until_ended(agent: Codex, count: int) -> None:
     """The daemon may have something to do for a turn that the TUI has shown to its end."""
-    until(lambda: len([row for row in agent.sessions() if row["ended_at"]]) == count, "ended", 60)
+    until(lambda: len([row for row in agent.sessions() if row["ended_at"]]) == count, "ended")
 
 
 def quit(window: Tmux) -> None:
@@ -169,17 +169,13 @@ def test_two_behind_one_daemon_each_have_their_own_session(
 def test_a_killed_tui_whose_daemon_goes_on_is_not_a_dead_agent(
     world: World, model: ScriptedModel, window: Tmux, agent: Codex
 ) -> None:
-    model.hold_after(-1)
-    run = ask_in(window, agent, "WORDS 80", *world.hook)
-    until(lambda: is_joined(world), "the daemon is listened to")
-    model.go_on_until(55)
-    window.wait_for("w049")
+    run = in_a_reply(window, agent)
     kill_all_of(agent, run.agent)
     assert window.status() == 128 + signal.SIGKILL, "at once, with the status of the TUI"
     assert "goes on" in window.screen and str(daemon_of(agent)) in window.screen
     assert world.events() == [] and world.reports() == []
     model.gate.set()
-    until(lambda: [row["ended_at"] for row in agent.sessions() if row["ended_at"]], "it ends", 60)
+    until(lambda: [row["ended_at"] for row in agent.sessions() if row["ended_at"]], "it ends")
     assert conversation(agent) == [("user", "WORDS 80"), ("assistant", reply(80))]
     assert only_session(agent)["end_reason"] == "exited"
     assert world.events() == []
@@ -190,16 +186,12 @@ def test_a_killed_tui_whose_daemon_goes_on_is_not_a_dead_agent(
 def test_a_daemon_that_dies_after_its_tui_is_a_death(
     world: World, model: ScriptedModel, window: Tmux, agent: Codex
 ) -> None:
-    model.hold_after(-1)
-    run = ask_in(window, agent, "WORDS 80", *world.hook)
-    until(lambda: is_joined(world), "the daemon is listened to")
-    model.go_on_until(55)
-    window.wait_for("w049")
+    run = in_a_reply(window, agent)
     shown = shown_on(window)
     kill_all_of(agent, run.agent)
     window.status()
     kill(daemon_of(agent))
-    until(world.events, "the hook has run", 60)
+    until(world.events, "the hook has run")
     rows = world.messages(str(only_session(agent)["id"]))
     assert rows[1]["content"].startswith(shown.strip())
     assert only_session(agent)["end_reason"] == "interrupted"
@@ -244,6 +236,8 @@ class FakeDaemon(threading.Thread):
         self._listener.listen()
         self._answers = answers
         self.asked: list[tuple[str, str]] = []
+        self.ends_after = ""
+        """The method whose answer is the last thing that it sends."""
         self.start()
 
     def run(self) -> None:
@@ -254,7 +248,7 @@ class FakeDaemon(threading.Thread):
                 request += connection.recv(4096)
             connection.sendall(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
             try:
-                while True:
+                while not self.asked or self.asked[-1][0] != self.ends_after:
                     self._serve(connection, read_frame(connection))
             except (IndexError, ValueError, OSError):
                 return  # closed
@@ -340,6 +334,39 @@ def test_a_thread_is_joined_before_it_is_asked_whose_it_is(
     shutil.rmtree(folder)
 
 
+def test_what_a_dead_daemon_has_sent_is_read_to_its_end(
+    world: World, tui_of_run: Callable[[str], int]
+) -> None:
+    folder = world.folder / "run-1" / "tap"
+    folder.mkdir(parents=True)
+    origin = f"http://127.0.0.1:{tui_of_run('run-1')}"
+    active = {"status": {"type": "active"}}
+    item = {"type": "agentMessage", "id": "m"}
+    pieces = [f"{number} " for number in range(5000)]
+    said = [notice("item/started", "t", item=item)] + [
+        notice("item/agentMessage/delta", "t", itemId="m", delta=piece) for piece in pieces
+    ]
+    home = Path(world.env["XDG_RUNTIME_DIR"])
+    daemon = FakeDaemon(home, {
+        "thread/loaded/list": lambda _: (
+            {"data": []}, [notice("thread/status/changed", "t", **active)]
+        ),
+        "mcpServerStatus/list": lambda _: (
+            {"data": [{"name": "codex_tui", "httpOrigin": origin}]}, []
+        ),
+        "thread/read": lambda _: ({"thread": active}, said),
+    })  # fmt: skip
+    daemon.ends_after = "thread/read"
+    tap = CodexTap(str(home), str(folder), Complete(), lambda session: True)
+    list(tap.read(final=False))
+    daemon.join(60)  # it has sent everything, and is gone
+    found = [record for piece in tap.read(final=True) for record, _, _ in piece]
+    texts = [str(record["text"]) for record in found if record["kind"] == "delta"]
+    assert "".join(texts) == "".join(pieces)
+    assert [record["tapped"] for record in found if record["kind"] == "session"] == [True]
+    shutil.rmtree(folder)
+
+
 def test_the_daemon_is_understood_however_its_frames_are_cut_and_never_answered(
     world: World,
 ) -> None:
@@ -385,6 +412,6 @@ def test_the_daemon_is_understood_however_its_frames_are_cut_and_never_answered(
     daemon.close()
     server.join()
     listener.close()
-    methods = [one.get("method") for one in asked]
+    methods = [request.get("method") for request in asked]
     assert methods == ["initialize", "initialized", "thread/loaded/list", "thread/resume", None]
     assert asked[-1] == {"rest": b""}, "no request of the daemon's is answered"

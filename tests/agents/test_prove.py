@@ -16,9 +16,9 @@ def test_what_is_kept_is_tried_out(world: World, name: str) -> None:
     if not program.exists():
         pytest.skip(f"{name} is not installed ({program})")
     before = sorted(os.listdir(world.folder))
-    done = world.call("doctor", "--json", "--prove", "--", str(program))
+    done = world.call("doctor", "--json", "--prove", "--", str(program), deadline=600)
     checks = json.loads(done.stdout)["checks"]
-    proofs = [(one["state"], one["text"]) for one in checks if one["name"] == "proof"]
+    proofs = [(check["state"], check["text"]) for check in checks if check["name"] == "proof"]
     assert [state for state, _ in proofs] == ["ok", "ok"], proofs
     assert "40 words were on the screen, 40 are stored" in proofs[0][1]
     assert "closed as unknown" in proofs[1][1]

@@ -10,6 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -171,11 +172,11 @@ def test_sessions_lists_what_was_interrupted_newest_first_and_how_to_go_on(world
     ]  # fmt: skip
     assert "  hermes-supervise show first" in lines
     found = json.loads(world.call("sessions", "--json").stdout)
-    assert [(one["session"], one["state"]) for one in found] == [
+    assert [(session["session"], session["state"]) for session in found] == [
         ("second", "interrupted"), ("first", "interrupted"),
     ]  # fmt: skip
     everything = json.loads(world.call("sessions", "--all", "--json").stdout)
-    assert [one["session"] for one in everything] == ["done", "second", "first"]
+    assert [session["session"] for session in everything] == ["done", "second", "first"]
 
 
 def test_a_session_that_was_taken_up_again_is_said_to_be(world: World) -> None:
@@ -183,8 +184,8 @@ def test_a_session_that_was_taken_up_again_is_said_to_be(world: World) -> None:
     db = sqlite3.connect(world.db)
     with db:
         db.execute("UPDATE sessions SET ended_at = NULL, end_reason = NULL")
-    [one] = json.loads(world.call("sessions", "--json").stdout)
-    assert (one["state"], one["title"]) == ("resumed since", "A title")
+    [session] = json.loads(world.call("sessions", "--json").stdout)
+    assert (session["state"], session["title"]) == ("resumed since", "A title")
     assert "hermes-supervise show" in world.call("sessions").stdout  # nothing was said since
     with db:
         db.execute(
@@ -244,12 +245,12 @@ def test_a_session_is_found_by_id_start_title_or_as_the_last(
     assert session in world.call("report", word).stdout
 
 
-def test_before_the_first_session_nobody_is_told_of_interrupted_ones(world: World) -> None:
-    assert world.call("sessions", "--all").stdout == "no sessions yet\n"
+def test_before_the_first_session_there_is_none_to_show(world: World) -> None:
+    assert json.loads(world.call("sessions", "--all", "--json").stdout) == []
     for command in (("show", "last"), ("sessions", "last"), ("report", "last")):
         answer = world.call(*command)
         assert (answer.returncode, answer.stdout) == (2, "")
-        assert "there are no reports yet" in answer.stderr
+        assert len(answer.stderr.splitlines()) == 1, "one line says why"
 
 
 def test_an_error_is_broken_at_words_on_a_terminal(world: World) -> None:
@@ -260,6 +261,28 @@ def test_an_error_is_broken_at_words_on_a_terminal(world: World) -> None:
         assert raw.split() == whole.split()
         assert max(map(table.measure, raw.splitlines())) <= 50
         assert len(raw.splitlines()) > 1
+
+
+def test_what_was_recovered_is_broken_at_words_on_a_terminal(world: World) -> None:
+    abandoned(world, 3)
+    code, raw = in_terminal(world, 50, "recover")
+    assert code == 0
+    lines = COLOUR.sub("", raw).splitlines()
+    assert len(lines) > 1 and max(map(table.measure, lines)) <= 50
+    assert "recovered 3 messages" in " ".join(" ".join(lines).split())
+
+
+def test_a_mistyped_name_is_answered_with_the_command_that_was_meant(world: World) -> None:
+    for words, meant in ((("help", "sesions"), "sessions"), (("sesions",), "sessions")):
+        answer = world.call(*words)
+        assert answer.returncode in (2, 127) and f"{meant}?" in answer.stderr
+
+
+def test_a_subcommand_has_the_options_that_were_given_before_it() -> None:
+    for name in ("fleet", "hooks"):
+        module = import_module(f"hermes_supervise.supervisor.cli.commands.{name}")
+        assert module.parser().parse_args(["--json", "--color", "always", "list"]).json
+        assert module.parser().parse_args(["--color", "always", "list"]).color == "always"
 
 
 def test_a_word_that_names_several_sessions_is_answered_with_them(world: World) -> None:
@@ -277,7 +300,7 @@ def test_a_session_that_is_forgotten_is_not_listed_and_its_rows_stay(world: Worl
     killed(world, 'session("third").message("user", "x")')
     assert world.call("sessions", "forget", "login").returncode == 0
     left = json.loads(world.call("sessions", "--json").stdout)
-    assert [one["session"] for one in left] == ["third", "20261118_110000_ab"]
+    assert [session["session"] for session in left] == ["third", "20261118_110000_ab"]
     assert world.call("show", "20261118_100000_aa").returncode == 2
     assert world.messages("20261118_100000_aa"), "state.db is not changed"
     forgotten = world.call("sessions", "forget", "--all", "--json")

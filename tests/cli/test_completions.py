@@ -179,7 +179,7 @@ def test_fish_completes_our_command_lines_and_the_agents(desk: World) -> None:
 
 def test_all_that_is_understood_is_completed(world: World) -> None:
     flags = {name for flag in schema.run_flags() for name in flag.names}
-    assert flags == {one.flag for one in TABLE} | {"-h", "--help", "-V", "--version"}
+    assert flags == {option.flag for option in TABLE} | {"-h", "--help", "-V", "--version"}
     commands = {command.name: command for command in schema.commands()}
     assert list(commands) == list(COMMANDS)
     assert all(command.flags for command in commands.values() if command.name != "demo")

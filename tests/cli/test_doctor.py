@@ -33,6 +33,20 @@ def ask(world: World, *command: str) -> tuple[int, dict[str, list[tuple[str, str
     return answer.returncode, found
 
 
+def test_a_command_that_cannot_be_run_is_named_with_what_to_do(world: World) -> None:
+    plain = world.folder / "plain file"
+    plain.write_text("#!/bin/sh\n")
+    for command, remedy in (
+        ("no-such-agent", "PATH"),
+        (str(plain), f"chmod +x '{plain}'"),
+        (str(world.folder), "directory"),
+        ("./not-here", "no such file"),
+    ):
+        code, found = ask(world, command)
+        [(state, text)] = found["command"]
+        assert (code, state) == (1, "bad") and remedy in text
+
+
 def installed(world: World, python: str, name: str = "hermes", first: str = "") -> str:
     """A script as pip makes it, with a first line of our choice."""
     path = world.folder / "bin" / name
@@ -470,6 +484,36 @@ def test_what_doctor_found_is_said_before_every_start_until_the_agent_changes(
     module.write_text(LATER["run_agent.py"].replace("_fire_thoughts", "_fire_reasoning_delta"))
     assert ask(world, later)[0] == 0
     assert b"captured" not in warning(), "everything is"
+
+
+# The same release, with its methods in a mixin of another module.
+MIXED = {
+    "run_agent.py": "from stream_mixin import StreamMixin\n"
+    + LATER["run_agent.py"].replace("class AIAgent:", "class AIAgent(StreamMixin):")
+    .replace("    def _fire_stream_delta(self, text): pass\n", ""),
+    "stream_mixin.py": "class StreamMixin:\n    def _fire_stream_delta(self, text): pass\n",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("changed", ["stream_mixin.py", "run_agent.py", "hermes_cli/__init__.py"])
+def test_what_doctor_found_is_forgotten_when_any_module_of_a_method_changes(
+    world: World, later: str, changed: str
+) -> None:
+    folder = world.folder / "later"
+    for name, text in MIXED.items():
+        (folder / name).write_text(text)
+    assert ask(world, later)[0] == 1
+
+    def is_known() -> bool:
+        agent = world.run([later])
+        agent.wait_for("streamed")
+        agent.kill_agent()
+        agent.finish()
+        return b" reasoning;" in agent.errors.splitlines()[0]
+
+    assert is_known()
+    os.utime(folder / changed, ns=(1, 1))
+    assert not is_known()
 
 
 def test_a_first_run_has_the_install_looked_at_in_the_background(world: World, later: str) -> None:

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import man_page
 import pytest
-from hermes_supervise.supervisor.__main__ import COMMANDS
-from hermes_supervise.supervisor.cli import options
+from hermes_supervise.supervisor.__main__ import COMMANDS, brief_usage, usage
+from hermes_supervise.supervisor.agents import registry
+from hermes_supervise.supervisor.cli import arguments, options
 from hermes_supervise.supervisor.cli.completions import schema
 from hermes_supervise.supervisor.cli.options import TABLE
 
@@ -33,23 +34,27 @@ def rendered() -> str:
 
 def test_every_option_of_a_command_is_explained() -> None:
     every = [*schema.commands()]
-    for one in every:
-        every += one.below
-        assert all(flag.meaning for flag in one.flags), one.name
+    for command in every:
+        every += command.below
+        assert all(flag.meaning for flag in command.flags), command.name
 
 
 def test_every_help_fits_a_terminal_of_the_usual_width(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    for one in schema.commands():
-        name = one.name.replace("-", "_")
+    for command in schema.commands():
+        name = command.name.replace("-", "_")
         module = import_module(f"hermes_supervise.supervisor.cli.commands.{name}")
-        for words in ([], *([below.name] for below in one.below)):
+        for words in ([], *([below.name] for below in command.below)):
             out = StringIO()
             with redirect_stdout(out), suppress(SystemExit):
                 module.main([*words, "--help"])
-            assert out.getvalue().startswith(f"usage: hermes-supervise {one.name}")
+            assert out.getvalue().startswith(f"usage: hermes-supervise {command.name}")
             assert [line for line in out.getvalue().splitlines() if len(line) > 80] == []
             assert "hermes-\n" not in out.getvalue(), "a word that people copy is not broken"
+            _, empty, rest = out.getvalue().partition("\n\n")
+            assert empty and not rest.startswith(("options:", "positional ")), (
+                f"what {command.name} {' '.join(words)} is for"
+            )
 
 
 @pytest.mark.parametrize("command", ["completions", "shell-init"])
@@ -64,6 +69,12 @@ def test_help_has_the_line_for_each_start_file_unbroken(
             line for line in text.splitlines() if f"hermes-supervise {command} {shell}" in line
         ]
         assert re.match(r"~/\.\S+.*: ", line)
+
+
+def test_help_and_readme_name_every_agent_that_can_be_followed() -> None:
+    for text in (usage(), brief_usage(), (ROOT / "README.md").read_text()):
+        example = text.partition("hermes-supervise -- claude ")[2][:150]
+        assert set(registry.with_transcripts()) <= set(re.findall(r"\w+", example)) | {"claude"}
 
 
 def test_the_man_page_says_what_the_program_understands() -> None:
@@ -94,10 +105,27 @@ def test_the_synopsis_names_every_subcommand() -> None:
             assert re.search(rf"\b{below.name}\b", synopsis), f"{command.name} {below.name}"
 
 
+# What many commands have, so that no line of the synopsis repeats it.
+EVERYWHERE = {"--help", "--color", "--json", "--no-pager", "--replica", "--replica-key"}
+
+
+def test_the_synopsis_names_every_option_of_a_command() -> None:
+    for command in schema.commands():
+        forms = command.usage.split("\n")
+        for place in (command, *command.below):
+            named = [form for form in forms if form.startswith((place.name, f"[{place.name}"))]
+            form = " ".join(named or forms[:1] if place is not command else forms)
+            flags = {name for flag in place.flags for name in flag.names}
+            wanted = {name for name in flags - EVERYWHERE if name.startswith("--")}
+            short = {"--output": "-o"}
+            missing = {name for name in wanted if short.get(name, name) not in form}
+            assert not missing or "OPTIONS" in form, f"{command.name} {place.name}: {missing}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_command_lines_on_the_pages_are_understood(page: Path) -> None:
     """Whoever types what a page says is not told that there is no such thing."""
-    known = {one.name: one for one in schema.commands()}
+    known = {command.name: command for command in schema.commands()}
     found = re.findall(r"(?:^ {4}(?:\$ )?|`)(?:\w+=\w+ )?hermes-supervise ([^`\n]+)",
                        page.read_text(), flags=re.M)  # fmt: skip
     for line in found:
@@ -109,12 +137,12 @@ def test_command_lines_on_the_pages_are_understood(page: Path) -> None:
         if words[0] in options.HELP + options.VERSION:
             continue
         if words[0] not in known:
-            _, command = options.parse(words)
+            _, command = arguments.parse(words)
             assert command or "--" not in words, line
             continue
         ours = words[: words.index("--")] if "--" in words else words
-        one, flags = known[words[0]], set()
-        for place in (one, *(below for below in one.below if below.name in ours)):
+        named, flags = known[words[0]], set()
+        for place in (named, *(below for below in named.below if below.name in ours)):
             flags |= {name for flag in place.flags for name in flag.names}
         assert {word for word in ours if word.startswith("-") and word != "-"} <= flags, line
 

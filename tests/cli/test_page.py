@@ -12,6 +12,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
+from hermes_supervise.supervisor.cli.fleet import page as fleet_page
 from hermes_supervise.supervisor.cli.output import page, redact, story
 from hermes_supervise.supervisor.process.cause import Cause
 from hermes_supervise.supervisor.recovery.report import SessionReport
@@ -161,7 +162,7 @@ def settled(**more: Any) -> SessionReport:
 
 
 @pytest.mark.parametrize(
-    "one",
+    "report",
     [
         settled(),
         settled(died_at=0.0, cause=str(Cause())),
@@ -176,23 +177,23 @@ def settled(**more: Any) -> SessionReport:
     ],
     ids=["bare", "unseen", "clean", "clock set back", "hostile"],
 )
-def test_a_page_can_be_made_of_whatever_little_is_known(one: SessionReport) -> None:
+def test_a_page_can_be_made_of_whatever_little_is_known(report: SessionReport) -> None:
     rows = [
         {"id": 1, "role": HOSTILE, "content": HOSTILE, "timestamp": "yesterday"},
         {"id": 2, "role": "assistant", "content": None, "tool_calls": "[{]", "timestamp": None},
         {"id": 3, "role": "assistant", "tool_calls": json.dumps([{"id": 1}]), "timestamp": 1e300},
     ]
     for messages in ([], rows):
-        seen = checked(page.page([one], None, messages))
-        assert one.outcome in seen.text
-        shown, hidden = redact.transcript(None, messages, one)
-        checked(page.page([redact.report(one)], shown, hidden, redacted=True))
+        seen = checked(page.page([report], None, messages))
+        assert report.outcome in seen.text
+        shown, hidden = redact.transcript(None, messages, report)
+        checked(page.page([redact.report(report)], shown, hidden, redacted=True))
 
 
 def test_a_redacted_page_hides_the_options_of_the_resume_command() -> None:
-    one = settled(resume="hermes --resume s", resume_full="hermes -m my-model --resume s")
-    assert "my-model" in page.page([one], None, [])
-    assert "my-model" not in page.page([redact.report(one)], None, [], redacted=True)
+    report = settled(resume="hermes --resume s", resume_full="hermes -m my-model --resume s")
+    assert "my-model" in page.page([report], None, [])
+    assert "my-model" not in page.page([redact.report(report)], None, [], redacted=True)
 
 
 def test_the_last_words_are_not_the_answer_to_what_the_agent_asked_itself() -> None:
@@ -203,19 +204,29 @@ def test_the_last_words_are_not_the_answer_to_what_the_agent_asked_itself() -> N
         {"id": i, "role": role, "content": text, "timestamp": 10.0 + i}
         for i, (role, text) in enumerate(said)
     ]
-    one = settled(agent="hermes 0.19.0", died_at=20.0)
-    assert story.last_message(one, rows, "assistant") == "some words"
-    assert story.last_message(one, rows, "user") == "hello"
-    replies = [event for event in story.timeline(one, rows) if event.kind == "reply"]
+    report = settled(agent="hermes 0.19.0", died_at=20.0)
+    assert story.last_message(report, rows, "assistant") == "some words"
+    assert story.last_message(report, rows, "user") == "hello"
+    replies = [event for event in story.timeline(report, rows) if event.kind == "reply"]
     assert [event.at for event in replies] == [11.0]
     later = [*rows, {"id": 9, "role": "user", "content": "again", "timestamp": 15.0}]
-    assert story.last_message(one, later, "user") == "again"
+    assert story.last_message(report, later, "user") == "again"
 
 
 def test_an_agent_that_is_known_by_a_file_alone_is_called_the_agent() -> None:
     shown = checked(page.page([settled(agent="a transcript", launched=1.0)], None, [])).text
     assert "launched the agent" in shown
     assert "tracked through its transcript" in shown
+
+
+def test_only_the_command_of_a_hook_or_a_process_is_set_as_code() -> None:
+    hook = {"id": "h", "event": "on_session_end", "command": "save notes", "outcome": "exit 1",
+            "attempt": 3, "state": "dead", "at": 2.0}  # fmt: skip
+    left = {"kind": "other", "pid": 5, "age": 3.0, "done": "left running", "command": "sleep 9",
+            "dumps": [], "memory": None, "below": []}  # fmt: skip
+    shown = page.page([settled(hooks=[hook], orphans=[left])], None, [])
+    assert "exit 1, attempt 3, abandoned: <code>save notes</code>" in shown
+    assert "process 5, 3 s old, left running: <code>sleep 9</code>" in shown
 
 
 def test_several_ends_are_numbered_counts_agree_and_labels_have_one_case(world: World) -> None:
@@ -269,3 +280,36 @@ def test_in_a_browser_nothing_sticks_out_and_the_death_is_in_view(
     assert 0 < left <= right < width
     assert text > 9, "readable"
     assert colour == paper
+
+
+# Reads the fleet's page: its width, the name of a machine as it is shown, and lines of a run's id.
+LOOK_AT_FLEET = """<!DOCTYPE html>
+<body><iframe src="page.html" width="{width}" height="900"></iframe><script>
+addEventListener("load", () => {{
+  const page = frames[0].document, id = page.querySelector("dt code");
+  document.title = JSON.stringify([page.documentElement.scrollWidth,
+    page.querySelector("h2").innerText, id.getClientRects().length]);
+}});
+</script>"""
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+@pytest.mark.parametrize("width", [1280, 390])
+def test_in_a_browser_the_fleet_fits_and_names_keep_their_case(world: World, width: int) -> None:
+    now = time.time()
+    machine = {"machine": "5dff8312dee1d6b1", "name": "Alices-laptop", "state": "lost", "seen": now,
+               "lost_because": "it burnt down"}  # fmt: skip
+    talk = {"session": "20261118_111500_d4e5f6", "title": "a long title " * 20}
+    run = {"machine": machine["machine"], "run": "20261118-140000-8ebf6fd1", "state": "lost",
+           "claimed_by": None, "hooks": "due", "records": 7, "heard": now,
+           "sessions": [talk]}  # fmt: skip
+    (world.folder / "page.html").write_text(fleet_page.page([machine], [run]))
+    (world.folder / "look.html").write_text(LOOK_AT_FLEET.format(width=width))
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom",
+               "--allow-file-access-from-files", f"--user-data-dir={world.folder}/browser",
+               "--virtual-time-budget=5000", f"file://{world.folder}/look.html"]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    found = re.search(r"<title>(.*?)</title>", done.stdout)
+    assert found, done.stdout[:2000] + done.stderr[-2000:]
+    whole, name, lines = json.loads(found[1])
+    assert (whole <= width, name, lines) == (True, "Alices-laptop", 1)

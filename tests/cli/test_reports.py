@@ -135,9 +135,9 @@ def test_a_turn_that_the_user_stopped_has_no_missing_reply(world: World) -> None
     broken_off = WORKED + "chat._say('turn', phase='broken off', by='user')"
     report = killed(world, broken_off)
     assert report["turn"]["stopped"]
-    one = settled(**report)
-    assert notice.missing_reply(one) is None
-    assert notice.activity_at_death(one).startswith("idle")
+    session = settled(**report)
+    assert notice.missing_reply(session) is None
+    assert notice.activity_at_death(session).startswith("idle")
 
 
 def test_a_turn_that_a_signal_broke_off_does(world: World) -> None:

@@ -87,7 +87,7 @@ def test_hooks_in_the_file_run_and_hooks_of_a_flag_replace_them(world: World) ->
     agent.wait_for("ready")
     agent.kill_agent()
     agent.finish()
-    [other] = [one for one in world.reports() if one["run"] != report["run"]]
+    [other] = [found for found in world.reports() if found["run"] != report["run"]]
     assert [ran["command"] for ran in other["hooks"]] == ["true flag"]
 
 
@@ -204,8 +204,8 @@ def test_a_link_to_a_file_is_as_good_as_the_file_and_a_pipe_is_none(world: World
 def loaded(world: World, *modules: str) -> list[str]:
     """Which of these a launch has imported when it comes to set up supervision."""
     probe = (
-        "import sys; from hermes_supervise.supervisor.cli import options; "
-        "chosen, _ = options.parse(['true']); "
+        "import sys; from hermes_supervise.supervisor.cli import arguments; "
+        "chosen, _ = arguments.parse(['true']); "
         f"print(*[m for m in {modules!r} if m in sys.modules], chosen.grace, chosen.on_session_end)"
     )
     import subprocess
@@ -267,7 +267,7 @@ def test_config_prints_toml_with_the_values_in_force(world: World) -> None:
     answer = world.call("config")
     assert (answer.returncode, answer.stderr) == (0, "")
     printed = tomllib.loads(answer.stdout)
-    result = {name: one["value"] for name, one in settings(world)["settings"].items()}
+    result = {name: setting["value"] for name, setting in settings(world)["settings"].items()}
     assert printed == {name: value for name, value in result.items() if value is not None}
     assert "\x1b" not in answer.stdout
 

@@ -263,7 +263,7 @@ def test_killed_at_any_of_its_operations_the_file_ends_up_the_same(
         db.close()
         run.release()
         expected = [("assistant", "a better answer") if n == 1 else SAID[n] for n in range(12)]
-        assert [(one["role"], one["content"]) for one in stored] == expected, f"operation {last}"
+        assert [(row["role"], row["content"]) for row in stored] == expected, f"operation {last}"
         assert row is not None
         assert (row["message_count"], row["title"], row["end_reason"]) == (12, "x", "interrupted")
         shutil.rmtree(folder)

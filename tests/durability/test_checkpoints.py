@@ -129,8 +129,8 @@ forever()
     assert done["done"]
     assert done["at"] >= first
     assert "rows" not in done
-    [one] = world.reports()
-    assert one["recovered"]["messages"] == 1, "what was left to recover"
+    [report] = world.reports()
+    assert report["recovered"]["messages"] == 1, "what was left to recover"
 
 
 def test_whoever_follows_a_run_sees_when_it_last_moved(world: World) -> None:
@@ -349,8 +349,8 @@ def test_what_an_agent_writes_that_knows_nothing_of_us_is_stored_as_it_goes(worl
     until(lambda: seen() == [("user", "from a file", None)], "it is there, and open")
     agent.kill_agent()
     agent.finish()
-    [one] = world.reports()
-    assert one["outcome"] == "interrupted"
+    [report] = world.reports()
+    assert report["outcome"] == "interrupted"
     assert [row[:2] for row in seen()] == [("user", "from a file")]
 
 

@@ -55,14 +55,15 @@ def _by(role: str, content: str) -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
-def left_behind(world: World) -> Path:
+def left_behind(world: World, boot: str | None = None, **process: int) -> Path:
     """A run whose agent is dead, with its journal in many small segments."""
     folder = world.state / "hermes-supervise" / "runs" / "20261116-000000-00000000"
     folder.mkdir(parents=True)
     for path in (folder, folder.parent, folder.parent.parent):
         path.chmod(0o700)
-    (folder / "run.json").write_text(json.dumps({"db": str(world.db)}))
-    hello = {"kind": "hello", "stream": STREAM, "version": 1, "oldest": 1, "pid": 1, "start": 1}
+    (folder / "run.json").write_text(json.dumps({"db": str(world.db), "boot": boot}))
+    hello = {"kind": "hello", "stream": STREAM, "version": 1, "oldest": 1}
+    hello |= process or {"pid": 1, "start": 1}
     journal = Journal(str(folder), STREAM, frames.encode(0, records.pack(hello)), 3000)
     for seq, record in enumerate(conversation(), 1):
         journal.append(frames.encode(seq, records.pack({"at": STARTED + seq, **record})))
@@ -115,10 +116,10 @@ def test_piece_by_piece_gives_what_the_whole_gives(
         r for r in expected if "[" not in str(r[2])
     ]
     by_name = {report.session: report for report in reports}
-    for one in report:
-        if one.session in by_name:
-            assert by_name[one.session].recovered.messages == one.recovered.messages
-            assert by_name[one.session].outcome == one.outcome
+    for session in report:
+        if session.session in by_name:
+            assert by_name[session.session].recovered.messages == session.recovered.messages
+            assert by_name[session.session].outcome == session.outcome
     assert "a" in by_name and here.runs() == []
 
 
@@ -131,7 +132,7 @@ def test_in_a_file_with_a_rollback_journal_its_pieces_do_not_lock_out_the_end(he
     run = runs.claim(str(left_behind(here)))
     assert run is not None
     settled = finish_left_behind(run, patience=1.0).reports
-    assert [one.problems for one in settled if one.problems] == []
+    assert [session.problems for session in settled if session.problems] == []
     runs.retire(run)
     assert ("a", "interrupted") in [row[:2] for row in whole(here)] and here.runs() == []
     with here.database() as db:
@@ -187,6 +188,20 @@ def test_what_an_agent_stores_itself_is_left_for_the_end(here: World) -> None:
     run = runs.claim(str(folder))
     assert run is not None
     with Databases(run, 1.0) as databases:
-        digest.digest(run, STREAM, databases)
+        digest.digest(run, STREAM, databases, restarted=False)
     assert not here.db.exists(), "nothing was written"
     run.release()
+
+
+def test_after_a_restart_of_the_machine_whoever_has_the_pid_now_does_not_matter(
+    here: World,
+) -> None:
+    """The hello names no start, so the pid alone would be taken for the process."""
+    run = runs.claim(str(left_behind(here, boot="another", pid=os.getpid())))
+    assert run is not None
+    finisher = finish.Finisher(run, finish.Observer())
+    finisher.digest(STREAM)
+    finisher.close()
+    run.release()
+    stored = [row for row in whole(here) if row[1] == "user"]
+    assert len(stored) > 80, "stored in pieces, before the whole stream is read"

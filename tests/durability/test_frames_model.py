@@ -6,12 +6,12 @@ The model is the protocol as the code has it, a step being what nobody sees half
 
     step        in the code                             what makes it one step
     say         agent_shim.stream                       a frame in the socket's buffer, and the ring
-    read        ingest.server, connection.Stream        the supervisor's loop
+    read        ingest.streams, connection.Stream       the supervisor's loop
     write       Stream.write_again                      one append
     ack         Connection.acknowledge                  one frame
     fill        -                                       the disk of the journals fills, or has room
     spool       agent_shim.spool                        what is not acknowledged, when nobody reads
-    take over   run.takeover, Server.resume_stream      it goes on behind the journal's last frame
+    take over   run.takeover, Streams.resume            it goes on behind the journal's last frame
     gather      recovery.gather                         journal, memory, spool and ring by number
     store       statedb.writer                          one transaction, marker included
     remove      recovery.finish                         a tombstone makes it one

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hermes_supervise.ipc import frames, records
 from hermes_supervise.supervisor.ingest.connection import Connection, Stream
-from hermes_supervise.supervisor.ingest.listener import Listener
-from hermes_supervise.supervisor.ingest.server import Observer, Server
+from hermes_supervise.supervisor.ingest.observer import Observer
+from hermes_supervise.supervisor.ingest.streams import Streams
 from hermes_supervise.supervisor.process.loop import Loop
 from hermes_supervise.supervisor.recovery.gather import gather
 from hermes_supervise.supervisor.storage import run_folder as runs
@@ -195,16 +195,6 @@ def test_a_write_that_fails_half_way_takes_the_zeros_with_it_and_the_next_ones_l
     assert path.read_bytes() == HELLO + whole + after
 
 
-class Silent(Listener):
-    """Nobody connects."""
-
-    def __init__(self) -> None:
-        pass
-
-    def fileno(self) -> int:
-        return 0
-
-
 class RingOfAStreamingAgent:
     """Has another record each time it is looked at."""
 
@@ -217,8 +207,11 @@ def test_what_was_kept_in_memory_is_written_also_while_the_agent_streams(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     run = runs.create({})
-    server = Server(Loop(), Silent(), run.folder, Observer())
-    stream = server.open_stream(NAME, os.getpid(), HELLO)
+    streams = Streams(
+        Loop(), run.folder, Observer(), lambda stream: None,
+        sync="interval", transcript_stream=None, batch=None,
+    )  # fmt: skip
+    stream = streams.begin({"stream": NAME}, HELLO, os.getpid(), (os.getpid(), None))
     stream.ring = RingOfAStreamingAgent()  # type: ignore[assignment]
     write = stream.journal._write
 
@@ -226,14 +219,14 @@ def test_what_was_kept_in_memory_is_written_also_while_the_agent_streams(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(stream.journal, "_write", refuse)
-    server._sync()
-    server._sync()
+    streams._sync()
+    streams._sync()
     assert (stream.last, stream.received) == (0, 2), "kept in memory"
     monkeypatch.setattr(stream.journal, "_write", write)
-    server._sync()
+    streams._sync()
     assert (stream.last, stream.received) == (3, 3)
     assert stream.unwritten.frames == []
-    numbered = gather(run.folder, NAME).frames[1:]
+    numbered = gather(run.folder, NAME).frames[2:]  # behind hello and peer
     assert numbered == [(n, message(n)) for n in (1, 2, 3)]
     stream.journal.close()
     run.release()

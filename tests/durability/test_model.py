@@ -223,10 +223,10 @@ def explore(protocol: Protocol) -> tuple[int, int]:
                 [last] = protocol.moves(last)
                 check(last)
             check_end(last)
-        for one in further:
-            if one not in seen:
-                seen.add(one)
-                ahead.append(one)
+        for after in further:
+            if after not in seen:
+                seen.add(after)
+                ahead.append(after)
     return len(seen), ends
 
 

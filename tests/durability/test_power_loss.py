@@ -31,7 +31,8 @@ from hermes_supervise.supervisor.cli.commands import recover
 from hermes_supervise.supervisor.hooks import process, queue, runner
 from hermes_supervise.supervisor.ingest.connection import Connection, Stream
 from hermes_supervise.supervisor.ingest.listener import Listener
-from hermes_supervise.supervisor.ingest.server import Observer, Server
+from hermes_supervise.supervisor.ingest.observer import Observer
+from hermes_supervise.supervisor.ingest.server import Server
 from hermes_supervise.supervisor.process.cause import Cause
 from hermes_supervise.supervisor.process.loop import Loop
 from hermes_supervise.supervisor.recovery import compact, finish, report
@@ -39,7 +40,7 @@ from hermes_supervise.supervisor.recovery.reading import Reading
 from hermes_supervise.supervisor.run.recover import finish_closed
 from hermes_supervise.supervisor.statedb import connection, schema
 from hermes_supervise.supervisor.statedb.missing import Missing
-from hermes_supervise.supervisor.storage import journal
+from hermes_supervise.supervisor.storage import journal, run_notes
 from hermes_supervise.supervisor.storage import run_folder as runs
 from hermes_supervise.supervisor.storage.journal import Journal
 from power_loss import PLAIN, Recorder, losses, restore
@@ -136,12 +137,12 @@ class Scene:
         self.recorder.mark(("acknowledged", self._number))
 
     def interval_passed(self) -> None:
-        self.server._sync()
+        self.server.streams._sync()
         self.recorder.mark(("synced", self.stream.last))
 
     @property
     def stream(self) -> Stream:
-        [stream] = self.server.streams.values()
+        [stream] = self.server.streams.served.values()
         return stream
 
     def next_segment(self) -> None:
@@ -154,9 +155,9 @@ class Scene:
 
     def die(self) -> None:
         self._listener.close()
-        [name] = self.server.streams
+        [name] = self.server.streams.served
         death = Cause(signal=signal.SIGKILL, at=2000.0).as_record()
-        self.server.close_stream(self.stream, frames.encode(0, records.pack(death)))
+        self.server.streams.close(self.stream, frames.encode(0, records.pack(death)))
         self.recorder.mark(("all", self._number))
         self.server.close_in_child()
         self.link._stream._disconnect()
@@ -346,8 +347,8 @@ def complaint(scene: Scene, found: Found, safe: int, marks: set[str]) -> str | N
         return "written into another database"
     if runs.runs_folder() and os.listdir(runs.runs_folder()):
         return "something is left behind"
-    reports = [one for one in found.reported if one.session == "chat"]
-    named = any(one.problems for one in reports)
+    reports = [report for report in found.reported if report.session == "chat"]
+    named = any(report.problems for report in reports)
     if found.rows not in [model.rows(number) for number in range(safe, last + 1)]:
         must, said = model.rows(safe), model.rows(last)
         whole = [row for row in must if row in said]
@@ -417,7 +418,7 @@ ONE_IN = 1 if os.environ.get("SLOW") == "all" else 40
 @pytest.fixture
 def restart(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
     """Call it, and it is another boot."""
-    yield lambda: monkeypatch.setattr(runs, "boot_id", lambda: "another boot")
+    yield lambda: monkeypatch.setattr(run_notes, "boot_id", lambda: "another boot")
     gc.enable()  # which `recover` does without
 
 

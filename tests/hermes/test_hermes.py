@@ -140,7 +140,7 @@ def test_killed_in_the_second_of_three_tools(hermes: Hermes) -> None:
     report = reported(world, session["id"])
     assert report["agent"] == f"hermes {hermes.version}"
     assert report["doing"] == "calling"
-    assert "terminal" in {one["name"] for one in report["open_calls"]}
+    assert "terminal" in {call["name"] for call in report["open_calls"]}
     assert report["memory"]["peak"] > 10_000_000
     assert (report["turn"]["answers"], report["turn"]["characters"]) == (1, 0)
     assert "1 API call" in agent.errors.decode()

@@ -108,7 +108,7 @@ def check_what_hermes_reads(hermes: Hermes) -> None:
     found = hermes.python(PROBE, {"words": words, "sessions": [MAIN, OTHER]})
     assert found["search"] == {w: [MAIN] for w in words[:5]} | {"unknown": [OTHER]}
     said = found["said"][MAIN]
-    assert [(one["role"], one.get("content")) for one in said] == [
+    assert [(message["role"], message.get("content")) for message in said] == [
         ("user", "please look for the armadillo 大别山项目"),
         ("assistant", "Looking."),
         ("tool", "a wombat lives here"),
@@ -116,9 +116,9 @@ def check_what_hermes_reads(hermes: Hermes) -> None:
         ("assistant", "I found a pangolin and was about to"),
     ]
     assert [call["id"] for call in said[1]["tool_calls"]] == ["call_1", "call_2"]
-    assert [one["tool_call_id"] for one in said[2:4]] == ["call_1", "call_2"]
+    assert [message["tool_call_id"] for message in said[2:4]] == ["call_1", "call_2"]
     assert said[4]["reasoning"] == "thinking of quokkas"
-    assert [one["role"] for one in found["said"][OTHER]] == ["user", "assistant", "tool"]
+    assert [message["role"] for message in found["said"][OTHER]] == ["user", "assistant", "tool"]
     assert found["titled"] == MAIN
     row = found["rows"][MAIN]
     assert (row["end_reason"], row["message_count"], row["tool_call_count"]) == (
@@ -226,7 +226,7 @@ def test_what_another_agent_wrote_itself_is_listed_found_and_exported_by_hermes(
     words = {"words": ["capybara", "wetland"], "sessions": [session]}
     found = hermes.python(PROBE, words)
     assert found["search"] == {"capybara": [session], "wetland": [session]}
-    assert [one["role"] for one in found["said"][session]] == ["user", "assistant", "tool"]
+    assert [message["role"] for message in found["said"][session]] == ["user", "assistant", "tool"]
     assert found["rows"][session]["source"] == "claude-code"
     hermes("sessions", "export", "--session-id", session, str(world.folder / "out.jsonl"))
     exported = json.loads((world.folder / "out.jsonl").read_text())

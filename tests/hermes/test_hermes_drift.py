@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from hermes_drift import SHAPES, TAPPED, Drifted, renamed
-from hermes_launchers import Store, script
+from hermes_launchers import script, store
 from support import World, short
 from test_hermes_moments import (  # noqa: F401
     SERVER,
@@ -77,17 +77,17 @@ def bash_launcher(hermes: Drifted, program: str) -> list[str]:
 
 def isolated(hermes: Drifted, program: str) -> list[str]:
     """What the installer of 0.21 leaves."""
-    store = Store(hermes, module=OWN)
-    store.add(OWN, program)
-    return [store.command]
+    made = store(hermes, module=OWN)
+    made.add(OWN, program)
+    return [made.command]
 
 
 def child(hermes: Drifted, program: str) -> list[str]:
     """Hermes starts Hermes, isolated, and has replaced PYTHONPATH before."""
-    store = Store(hermes)
-    store.add(OWN, program)
+    made = store(hermes)
+    made.add(OWN, program)
     starter = hermes.world.script(STARTS)
-    return [hermes.python, starter, json.dumps(store.child(OWN))]
+    return [hermes.python, starter, json.dumps(made.child(OWN))]
 
 
 STARTED: dict[str, Callable[[Drifted, str], list[str]]] = dict(

@@ -194,8 +194,8 @@ def run_and_kill(
     server = world.script(source + "\nforever()\n")
     command = [hermes.python, server] if start is None else start(server)
     agent = world.run([*command, str(world.folder / "plan.json")])
-    answers = [one for script in model.scripts.values() for one in script]
-    for kind, name in [step for one in (*answers, *model.summaries.values()) for step in one]:
+    answers = [answer for script in model.scripts.values() for answer in script]
+    for kind, name in [step for answer in (*answers, *model.summaries.values()) for step in answer]:
         if kind == "hold":
             model.wait_until_held(name)
     until((flags / "before").exists, "one agent is about to run its tool")

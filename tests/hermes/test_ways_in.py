@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hermes_launchers import SHAPES, Store, install
+from hermes_launchers import SHAPES, install, store
 from hermes_supervise.agent_shim.adapters.hermes_children import runs_hermes
 from hermes_world import Hermes, Model, call, say
 from support import World, short, until
@@ -60,7 +60,7 @@ def test_an_installers_launcher_that_would_keep_the_shim_out_is_bypassed(
 def test_the_command_line_that_a_launcher_prints_is_followed_as_well(hermes: Hermes) -> None:
     plugin = hermes.plugin()
     mid_reply(hermes)
-    agent = hermes.world.run(Store(hermes).child("hermes_cli.main", *ONE_SHOT["quiet"]))
+    agent = hermes.world.run(store(hermes).child("hermes_cli.main", *ONE_SHOT["quiet"]))
     held(hermes)
     agent.kill_agent()
     agent.finish(120)
@@ -71,7 +71,7 @@ def test_the_child_that_goes_on_after_an_update_is_followed(hermes: Hermes) -> N
     """Hermes runs the same command in its new interpreter, isolated, and waits for it."""
     plugin = hermes.plugin()
     mid_reply(hermes)
-    agent = hermes.world.run([Store(hermes, relaunch=True).command, *ONE_SHOT["quiet"]])
+    agent = hermes.world.run([store(hermes, relaunch=True).command, *ONE_SHOT["quiet"]])
     held(hermes)
     [child] = Path(f"/proc/{agent.agent}/task/{agent.agent}/children").read_text().split()
     os.kill(int(child), signal.SIGKILL)
@@ -99,7 +99,7 @@ def test_a_hermes_that_hermes_starts_with_another_environment_is_followed(
     mid_reply(hermes)
     start = {
         "module": lambda: [hermes.python, "-m", "hermes_cli.main"],
-        "isolated": lambda: Store(hermes).child("hermes_cli.main"),
+        "isolated": lambda: store(hermes).child("hermes_cli.main"),
         "launcher": lambda: [install(hermes, "bash")],
     }[how]()
     words = json.dumps([*start, *ONE_SHOT["quiet"]])
@@ -144,7 +144,7 @@ def test_only_hermes_own_processes_are_taken_for_such(
 def test_doctor_asks_an_interpreter_that_has_hermes_only_after_its_bootstrap(
     hermes: Hermes,
 ) -> None:
-    command = Store(hermes).command
+    command = store(hermes).command
     before = {path: path.read_bytes() for path in hermes.world.home.rglob("*") if path.is_file()}
     done = hermes.world.call("doctor", "--json", "--", command, deadline=120)
     checks = json.loads(done.stdout)["checks"]
@@ -159,7 +159,7 @@ def test_doctor_asks_an_interpreter_that_has_hermes_only_after_its_bootstrap(
 def test_a_tool_behind_an_isolated_launcher_sees_what_it_would_without_us(hermes: Hermes) -> None:
     world = hermes.world
     out = world.folder / "environment"
-    command = [Store(hermes).command, *ONE_SHOT["quiet"]]
+    command = [store(hermes).command, *ONE_SHOT["quiet"]]
     world.env |= {"PYTHONPATH": "/mine", "PYTHONUNBUFFERED": "1", "PYTHONSTARTUP": "a % b"}
     seen = []
     for supervised in (False, True):

@@ -10,12 +10,14 @@ import signal
 import stat
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hermes_supervise.supervisor.hooks import queue, runner
 from hermes_supervise.supervisor.hooks.entry import MAX_CUT_OFF, Entry
+from page_examples import examples
 from support import World, alive, children, has_open, kill, until, wait_dead
 
 TALKS = """
@@ -138,12 +140,12 @@ def test_a_hook_that_is_forgotten_is_gone_and_one_that_was_to_be_retried_is_not_
 ) -> None:
     options = ("--hook-retry", "600", "--on-session-end", noting(world, "false"))
     killed(world, *options, "--on-session-finalize", "true")
-    failed, done = sorted(listed(world), key=lambda one: one["state"], reverse=True)
+    failed, done = sorted(listed(world), key=lambda hook: hook["state"], reverse=True)
     assert (failed["state"], done["state"]) == ("failed", "done")
     answer = world.call("hooks", "forget", failed["id"][:6], "no-such", "--json")
     assert answer.returncode == 1, "one of them is not there"
     assert json.loads(answer.stdout)["forgotten"] == [failed["id"]]
-    assert [one["id"] for one in listed(world)] == [done["id"]]
+    assert [hook["id"] for hook in listed(world)] == [done["id"]]
     assert json.loads(world.call("hooks", "forget", "--all", "--json").stdout) == {
         "forgotten": [done["id"]], "problems": [],
     }  # fmt: skip
@@ -179,7 +181,7 @@ def test_a_hook_that_hangs_is_killed_with_all_it_started(world: World) -> None:
     hook = f"/bin/sh -c 'sleep 300 & echo $$ $! > {pids}; wait'"
     notice = killed(world, *ONCE, "--hook-timeout", "0.5", "--on-session-end", hook)
     assert "1 failed (timed out after 0.5 s)" in notice
-    assert [one["outcome"] for one in in_state(world, "dead")] == ["timed out after 0.5 s"]
+    assert [hook["outcome"] for hook in in_state(world, "dead")] == ["timed out after 0.5 s"]
     for pid in map(int, pids.read_text().split()):
         wait_dead(pid)
 
@@ -195,7 +197,7 @@ def test_a_slow_hook_does_not_keep_the_terminal_and_goes_on_without_us(world: Wo
     assert re.search("[12] hooks? still running", notice)
     assert world.runs() == [], "the run's folder does not wait either"
     until(lambda: len(world.events()) == 2, "the first has ended, the second has begun")
-    assert sorted(one["state"] for one in listed(world)) == ["done", "running"]
+    assert sorted(hook["state"] for hook in listed(world)) == ["done", "running"]
     assert "running since" in world.call("hooks").stdout
     gate.write_text("go\n")
     until(lambda: in_state(world, "done"), "it ended after we did")
@@ -379,7 +381,7 @@ def test_of_many_runners_one_runs_each_hook(world: World, monkeypatch: pytest.Mo
     os.close(ready)
     os.write(go, b"!" * len(runners))
     os.close(go)
-    assert [one.wait(60) for one in runners] == [0] * len(runners)
+    assert [runner.wait(60) for runner in runners] == [0] * len(runners)
     ran = world.hooked.read_text().split()
     assert sorted(ran) == sorted(names)
     for group in range(4):
@@ -430,6 +432,25 @@ def test_an_event_has_the_fields_that_the_page_shows(world: World) -> None:
     assert list(event["extra"]["recovered"]) == list(shown["extra"]["recovered"])
 
 
+def test_the_plugin_on_the_page_is_called(world: World) -> None:
+    fenced = [example for example in examples("docs/hooks.md") if example.language]
+    shown = {example.language: example.text for example in fenced}
+    [(group, points)] = tomllib.loads(shown["toml"])["project"]["entry-points"].items()
+    [(event, where)] = points.items()
+    module = world.folder / "packages" / (where.partition(":")[0].replace(".", "/") + ".py")
+    metadata = world.folder / "packages" / "mine-1.0.dist-info"
+    for folder in (module.parent, metadata):
+        folder.mkdir(parents=True)
+    module.write_text(shown["python"] + "\n")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[{group}]\n{event} = {where}\n")
+    world.env["PYTHONPATH"] = str(module.parents[1])
+    killed(world, *ONCE)
+    [hook] = listed(world)
+    assert (hook["event"], hook["outcome"]) == (event, "ok")
+    assert hook["output"] == "chat killed by SIGKILL\n"
+
+
 PLUGIN = """
 import json, os, sys
 
@@ -467,7 +488,7 @@ def test_a_python_plugin_is_found_by_its_entry_point_and_called_in_its_own_proce
     assert len({pid for _, pid, _ in lines}) == 2
     assert {folder for *_, folder in lines} == {str(world.folder)}
     assert lines[0][0]["extra"]["attempt"] == 1
-    [dead] = [one for one in listed(world) if one["state"] == "dead"]
+    [dead] = [hook for hook in listed(world) if hook["state"] == "dead"]
     assert dead["command"] == "noter:broken (on_session_end.a)"
     assert "RuntimeError: a plugin is broken" in dead["output"]
 
@@ -555,7 +576,7 @@ def test_old_ones_go_and_it_is_said_of_those_that_were_given_up(
         queue.save(claimed, entry)
         queue.finish(claimed, entry)
         queue.release(claimed)
-    assert [one["command"] for one in listed(world)] == ["hook 6", "hook 8", *(
+    assert [hook["command"] for hook in listed(world)] == ["hook 6", "hook 8", *(
         f"hook {number}" for number in (5, 7, 9)
     )]  # fmt: skip
     assert json.loads(world.call("hooks", "--json").stdout)["dropped"] == 3

@@ -85,7 +85,7 @@ def test_recover_runs_the_hooks_of_a_new_conversation_whose_supervisor_died_at_o
     unknown = str(Cause(unseen=UNSUPERVISED))
     rest = [("end", "new", unknown), ("finalize", "new", unknown)]
     repeated = [event for event in world.events() if event["extra"]["repeated"]]
-    once = [one for n, one in enumerate(triggered(world)) if one not in triggered(world)[:n]]
+    once = [event for n, event in enumerate(triggered(world)) if event not in triggered(world)[:n]]
     assert once == [*BOTH, *rest]
     assert len(triggered(world)) == 4 + len(repeated), "a hook that was cut off is repeated"
 
@@ -156,7 +156,7 @@ def test_a_silent_session_that_went_on_is_interrupted_like_any_other(world: Worl
     agent.finish()
     ended = row(world, "chat")
     assert ended["end_reason"] == "interrupted"
-    assert [one for one in triggered(world) if one[1] == "chat"] == [
+    assert [event for event in triggered(world) if event[1] == "chat"] == [
         ("finalize", "chat", "idle"),
         ("end", "chat", "killed by SIGKILL"),
         ("finalize", "chat", "killed by SIGKILL"),

@@ -206,13 +206,13 @@ def test_objects_are_made_as_by_dataclasses(before: int) -> None:
         ((1,), {"third": [4]}), ((), {"third": [4], "first": 2, "second": "c"}),
         ((1, "b", (5, [6])), {}),
     ]:  # fmt: skip
-        one = ours(*args, **named)
-        assert vars(one) == vars(theirs(*args, **named))
-        assert list(vars(one)) == ["first", "second", "third"]
-        assert lightweight.asdict(one) == dataclasses.asdict(theirs(*args, **named))
-        assert one == ours(*args, **named) and one != ours(9)
-        assert repr(one) == repr(theirs(*args, **named))
-        assert lightweight.replace(one, first=7) == ours(7, one.second, one.third)
+        value = ours(*args, **named)
+        assert vars(value) == vars(theirs(*args, **named))
+        assert list(vars(value)) == ["first", "second", "third"]
+        assert lightweight.asdict(value) == dataclasses.asdict(theirs(*args, **named))
+        assert value == ours(*args, **named) and value != ours(9)
+        assert repr(value) == repr(theirs(*args, **named))
+        assert lightweight.replace(value, first=7) == ours(7, value.second, value.third)
     assert ours(1).third is not ours(1).third
     nested = (ours(1, third=[ours(2)]), theirs(1, third=[theirs(2)]))
     assert lightweight.asdict(nested[0]) == dataclasses.asdict(nested[1])

@@ -6,6 +6,7 @@ Needs a package index, and minutes: `make test-wheel` runs it.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from page_examples import examples
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,14 +44,20 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def built(tools: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with wheel and source archive, from what is under version control."""
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh checkout: what is under version control, as it is in the working tree."""
     source = tmp_path_factory.mktemp("with a space") / "source"
     names = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT).decode().split("\0")
     for name in filter(None, names):
         if (ROOT / name).is_file():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, source / name)
+    return source
+
+
+@pytest.fixture(scope="module")
+def built(tools: Path, source: Path) -> Path:
+    """The folder with wheel and source archive."""
     call(tools / "python", "-m", "build", "--outdir", source / "dist", source)
     return source / "dist"
 
@@ -61,7 +69,7 @@ def wheel_in(built: Path) -> Path:
 
 def test_both_are_sound_and_hold_everything(tools: Path, built: Path) -> None:
     archives = sorted(built.iterdir())
-    assert [path.suffix for path in archives] == [".whl", ".gz"] or len(archives) == 2
+    assert {path.suffix for path in archives} == {".whl", ".gz"} and len(archives) == 2
     assert call(tools / "twine", "check", "--strict", *archives).count("PASSED") == 2
     inside = zipfile.ZipFile(wheel_in(built)).namelist()
     modules = {str(p.relative_to(ROOT)) for room in ("ipc", "agent_shim", "supervisor")
@@ -99,3 +107,38 @@ def test_installed_by_uv(tools: Path, built: Path, tmp_path: Path) -> None:
     call(tools / "uv", "tool", "install", "--python", sys.executable, wheel_in(built),
          UV_TOOL_DIR=folder, UV_TOOL_BIN_DIR=commands, HOME=tmp_path)  # fmt: skip
     works(commands / "hermes-supervise", tmp_path)
+
+
+# How the README upgrades and uninstalls what each of its lines installs.
+LATER = {
+    "pipx": ("pipx install --force .", "pipx uninstall hermes-supervise"),
+    "uv": ("uv tool install --reinstall .", "uv tool uninstall hermes-supervise"),
+    "python3": ("~/.venvs/supervise/bin/pip install --upgrade .", "rm -r ~/.venvs/supervise"),
+}
+
+
+@pytest.mark.parametrize("tool", LATER)
+def test_the_lines_of_the_readme_install_upgrade_and_uninstall(
+    tools: Path, source: Path, tmp_path: Path, tool: str
+) -> None:
+    home = tmp_path / "my home"
+    home.mkdir()
+    [lines] = [
+        example.typed()
+        for example in examples("README.md")
+        if example.text.startswith("pipx install")
+    ]
+    [install] = [line for line in lines if line.startswith(tool)]
+    upgrade, uninstall = LATER[tool]
+    assert upgrade.removeprefix("~/.venvs/supervise/bin/") in (ROOT / "README.md").read_text()
+    path = os.pathsep.join([str(tools), str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = {"HOME": home, "PATH": path, "PIPX_DEFAULT_PYTHON": sys.executable,
+           "UV_PYTHON": sys.executable}  # fmt: skip
+    command = home / (".venvs/supervise/bin" if tool == "python3" else ".local/bin")
+    command /= "hermes-supervise"
+    for line in (install, upgrade):
+        call("bash", "-e", "-c", f"cd {shlex.quote(str(source))}; {line}", **env)
+        works(command, home)
+    call("bash", "-e", "-c", uninstall, **env)
+    assert not command.exists()
+    assert (home / "state" / "hermes-supervise").is_dir(), "what the README says stays"

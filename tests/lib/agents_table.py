@@ -45,7 +45,7 @@ from figures.pages import with_part
 RECORD = ROOT / "docs" / "agents.json"
 PAGE = ROOT / "docs" / "watchers.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
-NAMES = ("claude", "codex", "gemini", "opencode", "qwen", "pi")
+NAMES = ("claude", "codex", "gemini", "opencode", "qwen", "pi", "copilot")
 MODES = ("TUI", "once")
 DEATHS = (
     "clean", "mid-reply", "mid-tool", "terminal closed", "all at once", "supervisor first",
@@ -140,6 +140,8 @@ class Attempt:
             self.beside.wait_for("done", 90)
         self._let_go()
         self._leave(other, self.beside, "done")
+        # A daemon may have something to do for a turn that the TUI has shown to its end.
+        until(lambda: self._has_ended("CALL"), "the other one ends", 90)
 
     def _let_go(self) -> None:
         self.model.held_at = 10**9
@@ -287,27 +289,29 @@ class Attempt:
 
     def _texts(self, row: Cell, role: str) -> list[str]:
         rows = self.world.messages(str(row["id"]))
-        return [str(one["content"]).strip() for one in rows if one["role"] == role]
+        return [str(row["content"]).strip() for row in rows if row["role"] == role]
 
     def _counted(self, prompt: str) -> Cell:
         row = self._row_of(prompt)
         rows = self.world.messages(str(row["id"]))
         replies = self._texts(row, "assistant")
         stored = set(WORD.findall(" ".join(replies)))
-        made = sum(len(json.loads(one["tool_calls"])) for one in rows if one["tool_calls"])
-        reports = [one for one in self.world.reports() if one["session"] == row["id"]]
-        unknown = sum(one["recovered"]["calls_unknown"] for one in reports)
+        made = sum(
+            len(json.loads(message["tool_calls"])) for message in rows if message["tool_calls"]
+        )
+        reports = [report for report in self.world.reports() if report["session"] == row["id"]]
+        unknown = sum(report["recovered"]["calls_unknown"] for report in reports)
         said = [text for text in [*self._texts(row, "user"), *replies] if text]
         done = {
             "shown": len(self.shown),
             "missing": len(self.shown - stored),
             "calls": unknown,
-            "answered": len([one for one in rows if one["role"] == "tool"]) - unknown,
-            "unanswered": made - len([one for one in rows if one["role"] == "tool"]),
+            "answered": len([message for message in rows if message["role"] == "tool"]) - unknown,
+            "unanswered": made - len([message for message in rows if message["role"] == "tool"]),
             "twice": len(said) - len(set(said)),
             "hooks": len(self.world.events()),
             "ended": row["end_reason"],
-            "unseen": any(one["unseen_reply"] for one in reports),
+            "unseen": any(report["unseen_reply"] for report in reports),
         }
         if self.death == "two in one folder":
             done["beside"] = self._row_of("CALL")["end_reason"]
@@ -319,7 +323,7 @@ def _is_open(row: Cell) -> bool:
 
 
 def _successor(place: Path, before: int) -> bool:
-    from hermes_supervise.supervisor.storage.run_folder import holder_of
+    from hermes_supervise.supervisor.storage.run_lock import holder_of
 
     return (holder_of(str(place)) or before) != before
 
@@ -357,13 +361,13 @@ def attempt(cell: Cell) -> Cell:
         tempfile.TemporaryDirectory(prefix="agents", ignore_cleanup_errors=True) as at,
         tempfile.TemporaryDirectory(prefix="hs", ignore_cleanup_errors=True) as runtime,
     ):
-        one = Attempt(cell, Path(at), Path(runtime))
+        attempt = Attempt(cell, Path(at), Path(runtime))
         try:
-            done = {**cell, **one.measure()}
+            done = {**cell, **attempt.measure()}
         except Exception as error:
             done = {**cell, "failed": f"{type(error).__name__}: {error}"[:200]}
         finally:
-            one.close()
+            attempt.close()
     name = " · ".join(cell[key] for key in ("agent", "mode", "death"))
     text = done.get("failed") or _in_table(done)
     mark = "" if as_promised(done) else "  NOT AS PROMISED"
@@ -378,8 +382,8 @@ def table(record: dict[str, Any]) -> str:
     lines = [
         f"Run on {record['date']}: {versions}. Each cell: words on "
         "the screen (or on standard output) → those of them that are stored; calls stored as "
-        "unknown, or answered by the agent itself; hooks; the end of the session. A dash: there "
-        "is no such case, or it was not run.",
+        'unknown, or answered by the agent itself; hooks; the end of the session. "(said)": the '
+        "report says that words are missing. A dash: there is no such case, or it was not run.",
         "",
         "| agent | mode | " + " | ".join(DEATHS) + " |",
         "|---" * (2 + len(DEATHS)) + "|",
@@ -410,7 +414,7 @@ def _in_table(cell: Cell | None) -> str:
 def version_of(name: str) -> str:
     program = str(folder() / name)
     done = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=120)
-    found = re.search(r"\d+\.\d+\.\d+", done.stdout)
+    found = re.search(r"\d+\.\d+\.\d+", done.stdout + done.stderr)
     return found[0] if found else "unknown"
 
 

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from hermes_world import Hermes
+from support import World
 
 SHAPES = ("bash", "bash, one word", "isolated")
 
@@ -21,11 +22,17 @@ SHAPES = ("bash", "bash, one word", "isolated")
 def install(hermes: Hermes, shape: str) -> str:
     """Leave what an installer would, and the command that a user would type."""
     if shape == "isolated":
-        return Store(hermes).command
+        return store(hermes).command
     words = [hermes.python, hermes.command] if shape == "bash" else [hermes.command]
     quoted = " ".join(f'"{word}"' for word in words)
     text = f'#!/usr/bin/env bash\nunset PYTHONPATH\nunset PYTHONHOME\nexec {quoted} "$@"\n'
     return script(hermes.world.folder / "local" / "hermes", text)
+
+
+def store(hermes: Hermes, *, relaunch: bool = False, module: str = "hermes_cli.main") -> Store:
+    """An installed release behind the launchers of 0.21."""
+    [packages] = hermes.folder.glob("lib/python*/site-packages")
+    return Store(hermes.world, packages, hermes.python, relaunch=relaunch, module=module)
 
 
 class Store:
@@ -36,14 +43,21 @@ class Store:
     """
 
     def __init__(
-        self, hermes: Hermes, *, relaunch: bool = False, module: str = "hermes_cli.main"
+        self,
+        world: World,
+        packages: Path,
+        python: str = sys.executable,
+        *,
+        relaunch: bool = False,
+        module: str = "hermes_cli.main",
     ) -> None:
-        folder = hermes.world.folder / "install"
+        """`packages`: the folder with what Hermes depends on, or with Hermes itself as well.
+        `python`: one of the version that they were installed for."""
+        folder = world.folder / "install"
         self.root = folder / "root"
         self.root.mkdir(parents=True)
-        self.python = _bare(folder / "store")
-        [packages] = hermes.folder.glob("lib/python*/site-packages")
-        second = _bare(folder / "second") if relaunch else self.python
+        self.python = _bare(python, folder / "store")
+        second = _bare(python, folder / "second") if relaunch else self.python
         (self.root / "hermes_bootstrap.py").write_text(
             _BOOTSTRAP.format(root=str(self.root), packages=str(packages), second=second)
         )
@@ -71,7 +85,15 @@ class Store:
             "import hermes_bootstrap",
         ]
         if launcher:
-            lines += [f"from {module} import main", "sys.exit(main())"]
+            lines += [
+                "if sys.argv[1:2] == ['--run-module']:",
+                "    del sys.argv[1]",
+                "    name = sys.argv.pop(1)",
+                "    runpy.run_module(name, run_name='__main__', alter_sys=True)",
+                "    sys.exit()",
+                f"from {module} import main",
+                "sys.exit(main())",
+            ]
         else:
             lines += [f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"]
         return ("\n" if launcher else "; ").join(lines)
@@ -99,9 +121,9 @@ with open(os.path.join(packages, "hermes_bootstrap.py")) as _file:
 """
 
 
-def _bare(folder: Path) -> str:
+def _bare(python: str, folder: Path) -> str:
     """A Python with no package in it."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    subprocess.run([python, "-m", "venv", "--without-pip", folder], check=True)
     return str(folder / "bin" / "python3")
 
 

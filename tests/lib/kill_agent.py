@@ -88,7 +88,7 @@ def meet_the_successor() -> None:
 def play(what: str, given: object) -> None:
     global chat, rows
     if what == "session":
-        stores = any(one == "store" for one, _ in script)
+        stores = any(name == "store" for name, _ in script)
         chat = sdk.session(given, source="cli", model="m-1", db=DB, settles=stores)
     elif what == "message":
         uid, role, text, more = given

@@ -54,15 +54,15 @@ def render(record: dict[str, Any]) -> str:
         scenario = leg.partition("/")[0]
         (twice if leg.endswith(" twice") else once)[scenario] += points
     later = [
-        f"{one['at']}, {one['seconds']:,} s: {', '.join(sorted(_scenarios(one['points'])))}."
-        for one in record.get("later", [])
+        f"{entry['at']}, {entry['seconds']:,} s: {', '.join(sorted(_scenarios(entry['points'])))}."
+        for entry in record.get("later", [])
     ]
     lines = [
         f"{record['at']}, {record['machine']}, {record['seconds']:,} s:",
         "",
         "| scenario | killed once, in so many places | and again during recovery |",
         "|---|---|---|",
-        *(f"| {one} | {once[one]:,} | {twice[one]:,} |" for one in sorted({*once, *twice})),
+        *(f"| {leg} | {once[leg]:,} | {twice[leg]:,} |" for leg in sorted({*once, *twice})),
         f"| **all** | **{once.total():,}** | **{twice.total():,}** |",
         "",
         f"{record['kills']:,} processes or groups killed with SIGKILL, {record['not reached']} "

@@ -208,7 +208,7 @@ class Sweep:
         if before != after:
             found.append(self.lib.Violation("T2", "recovering once more changed something"))
         found += self.lib.judge_leftovers(self.world)
-        return [tuple(one) for one in found]
+        return [tuple(place) for place in found]
 
     # -- and once more ---------------------------------------------------------------------------
 

@@ -322,7 +322,7 @@ class KillWorld:
         from hermes_supervise.supervisor.recovery import report
 
         paths = sorted(self.state.glob("reports/*.jsonl"))
-        return [asdict(one) for path in paths for one in report.read(str(path))]
+        return [asdict(session) for path in paths for session in report.read(str(path))]
 
     def unfinished(self) -> bool:
         return any(self.state.glob("runs/*")) or any(self.state.glob("hooks/waiting/*"))
@@ -487,14 +487,14 @@ def _told(row: sqlite3.Row) -> dict[str, Any]:
 
 def _same(wanted: dict[str, Any], there: dict[str, Any]) -> bool:
     """Whether the rows are those of this much of the script, no more and no fewer."""
-    with_rows = {id: one for id, one in wanted.items() if one["rows"]}
-    if set(with_rows) != {id for id, one in there.items() if one["rows"]}:
+    with_rows = {id: session for id, session in wanted.items() if session["rows"]}
+    if set(with_rows) != {id for id, session in there.items() if session["rows"]}:
         return False
-    for id, one in with_rows.items():
+    for id, session in with_rows.items():
         found = there[id]
-        if len(one["rows"]) != len(found["rows"]):
+        if len(session["rows"]) != len(found["rows"]):
             return False
-        for wanted, row in zip(one["rows"], found["rows"], strict=True):
+        for wanted, row in zip(session["rows"], found["rows"], strict=True):
             if wanted["content"] is ... and "unknown" in (row["content"] or ""):
                 row = row | {"content": ...}
             if isinstance(wanted["content"], Beginning):
@@ -503,7 +503,9 @@ def _same(wanted: dict[str, Any], there: dict[str, Any]) -> bool:
                 row = row | {"content": wanted["content"]}
             if wanted != row:
                 return False
-        if (one["end"], one["title"]) != (found["end"], found["title"]) or not found["ended_at"]:
+        if (session["end"], session["title"]) != (found["end"], found["title"]):
+            return False
+        if not found["ended_at"]:
             return False
     return True
 
@@ -513,9 +515,9 @@ def _difference(
 ) -> str:
     def brief(sessions: dict[str, Any]) -> str:
         return "; ".join(
-            f"{id} ({one['end']}, {one['title']}): "
-            + ", ".join(f"{row['role']} {row['content']!r}" for row in one["rows"])
-            for id, one in sessions.items()
+            f"{id} ({session['end']}, {session['title']}): "
+            + ", ".join(f"{row['role']} {row['content']!r}" for row in session["rows"])
+            for id, session in sessions.items()
         )
 
     return f"from step {least} of {ledger} on: wanted {brief(wanted)} | there is {brief(there)}"
@@ -549,7 +551,9 @@ def _judge_hooks(
         wrong("T3", "a hook was queued before all rows were in")
     sessions = {event["session_id"] for event in events}
     # Two amounts of the script may leave the same rows and owe different hooks.
-    choices = [{id for id, one in wanted.items() if one["hooks"]} for wanted in matching or [owed]]
+    choices = [
+        {id for id, session in wanted.items() if session["hooks"]} for wanted in matching or [owed]
+    ]
     if sessions not in choices:
         wrong("T3", f"hooks ran for {sorted(sessions)}, owed to one of {choices}")
     for path in world.state.glob("hooks/done/*.json"):
@@ -601,7 +605,7 @@ def _judge_report(
     """`is_cut`: a long message was not handed over as a whole, and the report has to say so."""
     from hermes_supervise.supervisor.recovery.describe import CUT_SHORT
 
-    reported = {one["session"]: one for one in world.reports()}
+    reported = {report["session"]: report for report in world.reports()}
     for id, session in there.items():
         if not session["ours"]:
             continue

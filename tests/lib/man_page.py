@@ -24,9 +24,10 @@ of memory or loses its terminal, hermes-supervise writes what is missing to Herm
 the session interrupted, and runs the end-of-session hooks in place of the dead process.
 
 The agent does not notice: its terminal, signals, job control, pipes and exit status are unchanged.
-An unmodified Hermes needs no setup. Claude Code, Codex, Gemini CLI, opencode, Qwen Code and pi are
-tracked through their own transcripts. Any other agent is tracked through a file of JSON messages
-(--watch), the SDK, or the wire protocol.
+An unmodified Hermes needs no setup. Claude Code, Codex, Gemini CLI, opencode, Qwen Code, pi and
+GitHub Copilot CLI are tracked through their own transcripts. Any other agent is tracked through the
+requests that it sends to its model (Python and Node), a file of JSON messages (--watch), the SDK,
+or the wire protocol.
 
 Options end at the first word that is not an option, or at --. The name of a command below is that
 command if it comes first; after -- it is COMMAND."""

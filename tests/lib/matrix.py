@@ -50,6 +50,8 @@ FRONTS = {
 MOMENTS = ("mid-reply", "2nd of 3 tools", "reply whole, not shown")
 DEATHS = ("KILL", "TERM", "HUP")
 REPLY = "one two three four five six seven eight nine ten eleven twelve"
+# Seconds. Two releases at once on a machine that does other things as well are slow.
+LONG = 300.0
 COUNTS = ("lost", "twice", "dangling", "hooks")
 
 EMBEDDED = """
@@ -93,11 +95,11 @@ def cells(release: str) -> list[Cell]:
                     or death == "KILL"
                     or (moment == MOMENTS[0] and (handles or death == "TERM"))
                 ):
-                    one = {"front": front, "moment": moment, "death": death, "with us": True}
-                    found.append(one)
+                    cell = {"front": front, "moment": moment, "death": death, "with us": True}
+                    found.append(cell)
     for moment in MOMENTS[:2]:
         found.append({"front": "chat -q -Q", "moment": moment, "death": "KILL", "with us": False})
-    return [{"release": release, **one} for one in found]
+    return [{"release": release, **cell} for cell in found]
 
 
 # -- one cell --------------------------------------------------------------------------------
@@ -153,7 +155,7 @@ def _run(cell: Cell, hermes: Hermes) -> Cell:
         pid = _agent_below(process.pid, with_us) if with_us else process.pid
         kill(pid, getattr(signal, f"SIG{cell['death']}"))
         (flags / "go").touch()
-        process.wait(120)
+        process.wait(LONG)
     finally:
         if second.exists() and (left := int(second.read_text() or 0)) and alive(left):
             os.kill(left, signal.SIGKILL)  # the tool that Hermes left behind
@@ -179,10 +181,10 @@ def _wait_for(cell: Cell, hermes: Hermes, flags: Path) -> None:
         hermes.model.wait_until_held()
         last = b"twelve "
     elif cell["moment"] == MOMENTS[1]:
-        until(lambda: (flags / "second").exists() and (flags / "second").read_text(), deadline=90)
+        until(lambda: (flags / "second").exists() and (flags / "second").read_text(), deadline=LONG)
         last = b"first-done"
     else:
-        until((flags / "whole").exists, "the whole reply has come", deadline=90)
+        until((flags / "whole").exists, "the whole reply has come", deadline=LONG)
         last = b"twelve "
     if cell["with us"]:
         until(lambda: handed_over(last), "the last word is handed over")

@@ -85,6 +85,14 @@ VALUES = {
     "strict": ("1", "true"),
     "notify": ("1", "true"),
     "quiet": ("1", "true"),
+    "replica": ("service=agents", '"service=agents"'),
+    "replica_disk": ("5", "5"),
+    "replica_keep": ("5", "5"),
+    "replica_hooks": ("always", '"always"'),
+    "replica_key": ("/tmp/some.key", '"/tmp/some.key"'),
+    "replica_retention": ("5", "5"),
+    "no_tap": ("1", "true"),
+    "log": ("/tmp/some.log", '"/tmp/some.log"'),
 }
 
 # Obeys lines on its standard input: Python, with the names below at hand.
@@ -139,7 +147,7 @@ class ObservedWorld(InstalledWorld):
         self.add("options", re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.M))
         self.add("options", re.findall(r"^  (-\w), --", text, re.M))
         listed = text.partition("\ncommands")[2].partition("\noptions:")[0]
-        names = re.findall(r"^  (\w+) ", listed, re.M)
+        names = re.findall(r"^  ([\w-]+) ", listed, re.M)
         self.add("commands", names)
         below = [(name,) for name in names]
         while below:
@@ -152,22 +160,27 @@ class ObservedWorld(InstalledWorld):
 
     def _settings(self) -> None:
         """Each setting is given as a variable, and then in config.toml."""
-        given = {f"HERMES_SUPERVISE_{name.upper()}": value for name, (value, _) in VALUES.items()}
+        flags = self.seen["options"]
+        values = {n: v for n, v in VALUES.items() if f"--{n.replace('_', '-')}" in flags}
+        given = {f"HERMES_SUPERVISE_{name.upper()}": value for name, (value, _) in values.items()}
         before, self.env = self.env, {**self.env, **given}
         answer = self.json("config", "--json")
         self.env = before
-        self.add("variables", (setting["from"] for setting in answer["settings"].values()))
+        sources = {setting["from"] for setting in answer["settings"].values()}
+        self.add("variables", sources - {"default"})
         file = Path(answer["file"])
         self.add("folders", {f"$XDG_CONFIG_HOME/{file.relative_to(self.env['XDG_CONFIG_HOME'])}"})
         file.parent.mkdir(parents=True)
-        file.write_text("".join(f"{name} = {value}\n" for name, (_, value) in VALUES.items()))
+        file.write_text("".join(f"{name} = {value}\n" for name, (_, value) in values.items()))
         before = self.env
         self.env = {k: v for k, v in before.items() if not k.startswith("HERMES_SUPERVISE_")}
         memory = self.state / "hermes-supervise" / "settings"
 
         def remembered() -> bool:
             answer = self.json("config", "--json")
-            in_file = {n for n, one in answer["settings"].items() if str(file) in one["from"]}
+            in_file = {
+                n for n, setting in answer["settings"].items() if str(file) in setting["from"]
+            }
             self.add("config keys", in_file)
             return memory.exists()
 
@@ -342,8 +355,8 @@ class ObservedWorld(InstalledWorld):
         until(lambda: names <= {event["hook_event_name"] for event in self.events()}, "the hooks")
         lines = until(lambda: whole_lines(folder / "hooks.jsonl"), "the list of queued hooks")
         self.add("fields of hooks.jsonl", json.loads(lines[0]))
-        for one in lines:
-            key = json.loads(one)["queued"].split(":", 3)
+        for line in lines:
+            key = json.loads(line)["queued"].split(":", 3)
             self.add("keys of hooks", {re.sub(r"\d+|silent|other", "N", key[3])})
         self.do(run, "other.end()")
         assert run.process.stdin is not None
@@ -495,10 +508,12 @@ class ObservedWorld(InstalledWorld):
         self.add("sessions --json", fields(answer))
         self.add("show --json", fields(self.json("show", "--json")))
         self.add("show SESSION --json", fields(self.json("show", "chat", "--json"), stop=rows))
-        self.add("values of outcome", {one["outcome"] for one in answer})
-        self.add("values of state", {one["state"] for one in answer})
-        self.add("values of end_reason", {str(one["end_reason"]) for one in answer} - {"None"})
-        self.add("values of reason.kind", {one["reason"]["kind"] for one in answer})
+        self.add("values of outcome", {session["outcome"] for session in answer})
+        self.add("values of state", {session["state"] for session in answer})
+        self.add(
+            "values of end_reason", {str(session["end_reason"]) for session in answer} - {"None"}
+        )
+        self.add("values of reason.kind", {session["reason"]["kind"] for session in answer})
         doctor = self.json("doctor", "--json", "--", self.python)
         self.add("doctor --json", fields(doctor))
         self.add("names of checks", {check["name"] for check in doctor["checks"]})
@@ -511,7 +526,7 @@ class ObservedWorld(InstalledWorld):
             for (key,) in db.execute("SELECT key FROM state_meta WHERE key LIKE '%supervise%'"):
                 self.add("keys in state_meta", {normal(key)})
             query = "SELECT DISTINCT finish_reason FROM messages WHERE finish_reason IS NOT NULL"
-            self.add("values of finish_reason", (one for (one,) in db.execute(query)))
+            self.add("values of finish_reason", (reason for (reason,) in db.execute(query)))
         kept = self.state / "hermes-supervise" / "reports"
         for line in "".join(path.read_text() for path in kept.iterdir()).splitlines():
             if line:
@@ -595,5 +610,5 @@ def fields(value: object, stop: tuple[str, ...] = (), at: str = "") -> set[str]:
             found |= {place} | fields(below, stop, place)
         return found
     if isinstance(value, list):
-        return {name for one in value for name in fields(one, stop, f"{at}[]")}
+        return {name for item in value for name in fields(item, stop, f"{at}[]")}
     return set()

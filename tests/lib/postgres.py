@@ -165,8 +165,11 @@ def _binaries(folder: Path) -> Path:
     if os.getuid() == 0 and not all(
         parent.stat().st_mode & 0o001 for parent in found.resolve().parents
     ):
-        copy = folder / "postgres"
+        # The programs find their libraries beside the package.
+        copy = folder / package.name / found.parents[1].name
         shutil.copytree(found.parents[1], copy)
+        libraries = package.with_name(package.name + ".libs")
+        shutil.copytree(libraries, folder / libraries.name)
         return copy / "bin"
     return found.parent
 

@@ -14,12 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hermes_supervise.supervisor.cli.proof.scripted_model import ScriptedModel, words
+from hermes_supervise.supervisor.cli.proof.scripted_model import WORD, ScriptedModel, words
 from support import Supervised, World, children, kill, until
 from tmux import Tmux
 
 ROOT = Path(__file__).parents[2]
-_FOREIGN = ("ANTHROPIC_", "CLAUDE", "CODEX_", "GEMINI_", "GOOGLE_", "NODE_", "OPENAI_", "OPENCODE")
+_FOREIGN = (
+    "ANTHROPIC_", "CLAUDE", "CODEX_", "COPILOT_", "GEMINI_", "GOOGLE_", "NODE_", "OPENAI_",
+    "OPENCODE",
+)  # fmt: skip
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 
@@ -240,8 +243,25 @@ class Pi(RealAgent):
         return [*self.once(prompt), "--session", session]
 
 
+class Copilot(RealAgent):
+    name, source, ready = "copilot", "copilot", "/ commands"
+
+    def configure(self) -> None:
+        self.world.env |= {
+            "COPILOT_PROVIDER_BASE_URL": f"{self.model.url}/v1", "COPILOT_PROVIDER_API_KEY": "x",
+            "COPILOT_MODEL": "test", "COPILOT_OFFLINE": "true", "COPILOT_AUTO_UPDATE": "false",
+        }  # fmt: skip
+        self._write(".copilot/config.json", {"trustedFolders": [str(self.work)]})
+
+    def once(self, prompt: str) -> list[str]:
+        return [*self.tui(), "-p", prompt]
+
+    def tui(self) -> list[str]:
+        return [str(self.program), "--allow-all-tools"]
+
+
 AGENTS: dict[str, type[RealAgent]] = {
-    one.name: one for one in (Claude, Codex, Gemini, Opencode, Pi, Qwen)
+    agent.name: agent for agent in (Claude, Codex, Copilot, Gemini, Opencode, Pi, Qwen)
 }
 
 
@@ -249,11 +269,11 @@ def processes_of(pid: int) -> list[int]:
     """The processes of an agent, without its tools."""
     found, waiting = [], [pid]
     while waiting:
-        one = waiting.pop()
+        process = waiting.pop()
         # The agent itself may have given itself another name.
-        if one == pid or b"node_modules" in Path(f"/proc/{one}/cmdline").read_bytes():
-            found.append(one)
-            waiting += children(one)
+        if process == pid or b"node_modules" in Path(f"/proc/{process}/cmdline").read_bytes():
+            found.append(process)
+            waiting += children(process)
     return found
 
 
@@ -263,6 +283,11 @@ def kill_all_of(agent: RealAgent, pid: int) -> None:
     for number in (signal.SIGSTOP, signal.SIGKILL):  # so that none of them sees another die
         for victim in victims:
             kill(victim, number)
+
+
+def shown_on(window: Tmux) -> str:
+    """The words on the screen, as the reply that they are the beginning of."""
+    return "".join(words(len(set(WORD.findall(window.screen)))))
 
 
 def run_once(agent: RealAgent, prompt: str, *options: str) -> Supervised:

@@ -249,6 +249,13 @@ class Supervised:
         self.output, self.errors = self.process.communicate(timeout=deadline)
         return self.process.returncode
 
+    @property
+    def notices(self) -> bytes:
+        """What was printed beside the agent's output, except that it still writes or waits: that is
+        printed wherever the machine is slow."""
+        lines = self.errors.splitlines(keepends=True)
+        return b"".join(line for line in lines if not line.startswith(b"hermes-supervise: still "))
+
 
 def _command_line(pid: int) -> bytes:
     try:

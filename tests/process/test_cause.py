@@ -50,7 +50,7 @@ def test_what_is_not_known_is_said_to_be_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    "one",
+    "how",
     [
         Cause(signal=9, at=12.5, oom=True),
         Cause(code=0, at=1.0, terminal_closed=True),
@@ -58,10 +58,10 @@ def test_what_is_not_known_is_said_to_be_unknown() -> None:
         Cause(at=2.0),
     ],
 )
-def test_a_cause_survives_being_written_down(one: Cause) -> None:
-    again = cause.from_record(one.as_record())
-    assert again.as_record() == one.as_record()
-    assert str(again) == str(one)
+def test_a_cause_survives_being_written_down(how: Cause) -> None:
+    again = cause.from_record(how.as_record())
+    assert again.as_record() == how.as_record()
+    assert str(again) == str(how)
 
 
 def test_a_record_that_makes_no_sense_is_an_unknown_cause() -> None:

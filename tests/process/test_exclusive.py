@@ -121,13 +121,14 @@ forever()
 def test_of_many_starts_at_once_one_is_admitted(world: World, claude: str) -> None:
     all_of_them = [world.run([claude, "--resume", "chat"], EXCLUSIVE) for _ in range(4)]
     ended = until(
-        lambda: [one for one in all_of_them if one.process.poll() is not None][2:], "all but one"
+        lambda: [agent for agent in all_of_them if agent.process.poll() is not None][2:],
+        "all but one",
     )
     assert ended
-    [admitted] = [one for one in all_of_them if one.process.poll() is None]
+    [admitted] = [agent for agent in all_of_them if agent.process.poll() is None]
     admitted.wait_for("open")
     end(admitted)
-    codes = [one.finish() for one in all_of_them if one is not admitted]
+    codes = [agent.finish() for agent in all_of_them if agent is not admitted]
     assert codes == [125, 125, 125]
 
 

@@ -66,13 +66,13 @@ def left(world: World) -> Iterator[Any]:
         return made[-1]
 
     yield make
-    for one in made:
-        one.clear()
+    for known in made:
+        known.clear()
 
 
 def reported(world: World) -> dict[int, dict[str, Any]]:
-    [one] = world.reports()
-    return {orphan["pid"]: orphan for orphan in one["orphans"]}
+    [report] = world.reports()
+    return {orphan["pid"]: orphan for orphan in report["orphans"]}
 
 
 def test_the_tool_of_a_killed_hermes_is_ended_and_all_else_is_reported(
@@ -86,7 +86,7 @@ def test_the_tool_of_a_killed_hermes_is_ended_and_all_else_is_reported(
     for pid in (it.job, it.other):
         assert alive(pid), "not ours to end"
     orphans = reported(world)
-    assert {pid: (one["kind"], one["done"]) for pid, one in orphans.items()} == {
+    assert {pid: (orphan["kind"], orphan["done"]) for pid, orphan in orphans.items()} == {
         it.tool: ("tool", "told to end"),
         it.job: ("background job", "left running"),
         it.other: ("other", "left running"),
@@ -135,7 +135,7 @@ def test_who_exits_in_order_may_leave_what_it_likes(world: World, left: Any) -> 
     it = left(end="sys.exit(0)")
     assert it.agent.finish() == 0
     assert all(alive(pid) for pid in it.pids)
-    assert it.agent.errors == b""
+    assert it.agent.notices == b""
 
 
 def test_who_fails_leaves_its_daemons_but_no_tool_that_nobody_waits_for(

@@ -11,12 +11,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from hermes_supervise.ipc.endpoint import process_start
-from hermes_supervise.supervisor.process import death, linux, platform, portable
+from hermes_supervise.supervisor.process import death, linux, linux_proc, platform, portable
 from support import World, alive, children, kill, until
 
 # Every way to watch a process that can be had on Linux.
@@ -25,7 +25,10 @@ WAYS: dict[str, Callable[[int], Any]] = {
     "polled": lambda pid: linux.ProcWatch(pid, process_start(pid)),
     "portable": lambda pid: portable.PsutilWatch(pid, process_start(pid)),
 }
-PLATFORMS = [linux, portable]
+# Both files of Linux as one.
+Platform = ModuleType | SimpleNamespace
+LINUX = SimpleNamespace(**vars(linux_proc) | vars(linux))
+PLATFORMS = [LINUX, portable]
 
 # Starts a child, prints its pid, and reaps it on request.
 PARENT = """
@@ -116,7 +119,7 @@ def test_a_wait_ends_when_the_process_does(way: str) -> None:
 
 
 @pytest.fixture(params=["pidfd", "no pidfd", "pidfd forbidden", "portable"])
-def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Platform:
     """The systems there may be: with pidfds, without, with a filter that forbids them, another."""
 
     def forbidden(pid: int) -> int:
@@ -126,10 +129,10 @@ def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> M
         monkeypatch.delattr(os, "pidfd_open")
     elif request.param == "pidfd forbidden":
         monkeypatch.setattr(os, "pidfd_open", forbidden)
-    return portable if request.param == "portable" else linux
+    return portable if request.param == "portable" else LINUX
 
 
-def test_a_pid_that_is_another_process_now_is_not_watched(system: ModuleType) -> None:
+def test_a_pid_that_is_another_process_now_is_not_watched(system: Platform) -> None:
     child = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE)
     start = system.process_start(child.pid)
     assert start is not None
@@ -140,7 +143,7 @@ def test_a_pid_that_is_another_process_now_is_not_watched(system: ModuleType) ->
     child.communicate()
 
 
-def test_a_process_that_is_gone_is_not_watched(system: ModuleType) -> None:
+def test_a_process_that_is_gone_is_not_watched(system: Platform) -> None:
     child = subprocess.Popen(["/bin/true"])
     start = system.process_start(child.pid)
     child.wait()
@@ -168,7 +171,7 @@ def test_both_platforms_have_the_same_functions() -> None:
     shared = {name: value for name, value in vars(platform).items() if inspect.isfunction(value)}
     assert len(shared) > 20
     for name in shared:
-        ours, theirs = getattr(linux, name), getattr(portable, name)
+        ours, theirs = getattr(LINUX, name), getattr(portable, name)
         assert inspect.signature(ours) == inspect.signature(theirs), name
 
 
@@ -191,7 +194,7 @@ def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_a_process_is_described(
-    platform: ModuleType, sleeper: subprocess.Popen[bytes], tmp_path: Path
+    platform: Platform, sleeper: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     assert platform.process_start(sleeper.pid) == process_start(sleeper.pid)
     assert platform.command_line(sleeper.pid)[1] == "-c"
@@ -212,7 +215,7 @@ def test_a_process_is_described(
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_a_process_that_is_gone_has_no_description(platform: ModuleType) -> None:
+def test_a_process_that_is_gone_has_no_description(platform: Platform) -> None:
     child = subprocess.Popen(["/bin/true"])
     child.wait()
     assert platform.command_line(child.pid) == []
@@ -224,14 +227,14 @@ def test_a_process_that_is_gone_has_no_description(platform: ModuleType) -> None
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_the_peer_of_a_socket_is_known(platform: ModuleType) -> None:
+def test_the_peer_of_a_socket_is_known(platform: Platform) -> None:
     near, far = socket.socketpair()
     with near, far:
         assert platform.peer_of(near) == (os.getpid(), os.getuid())
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)
-def test_a_boot_has_one_name(platform: ModuleType) -> None:
+def test_a_boot_has_one_name(platform: Platform) -> None:
     assert platform.boot_id() == platform.boot_id() != ""
 
 

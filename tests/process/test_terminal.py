@@ -6,6 +6,7 @@ The test holds the other side of a pseudo-terminal, as a terminal emulator does.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -590,6 +591,10 @@ def test_a_process_left_on_the_terminal_is_named_and_can_be_left(world: World) -
         shown.type(b"\x03")
         assert shown.shell_says("ended") == "3"
         os.kill(left, 0)  # it ignores the key, and is left running
+        # Its user left it. No supervisor was killed, and no shell took the terminal from it.
+        [run] = json.loads(world.call("ps", "--json").stdout)["runs"]
+        assert (run["pid"], run["out_of_reach"]) == (left, None)
+        assert str(left) not in world.call("sessions").stdout
     finally:
         if left:
             os.kill(left, signal.SIGKILL)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -119,6 +121,43 @@ if left:
     kill(pid)
     assert agent.finish() == 0
     assert short(world.messages("late"))[-1] == ("assistant", "Yes, I")
+
+
+# Leaves two processes behind. Before the second, the pids begin again at the bottom, as they do on
+# every machine that runs for long, and the clock by which the kernel dates processes ticks.
+WRAPS = """
+import subprocess
+stay = ["/bin/sh", "-c", "read line"]
+older = subprocess.Popen(stay)
+with open(f"/proc/{older.pid}/stat") as file:
+    began = int(file.read().rpartition(")")[2].split()[19])
+while time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK") < began + 1:
+    pass
+with open("/proc/sys/kernel/ns_last_pid", "w") as file:
+    file.write(sys.argv[1])
+younger = subprocess.Popen(stay)
+ready(f"left {older.pid} {younger.pid}")
+os._exit(0)
+"""
+
+
+def test_the_older_of_two_that_are_left_is_the_one_that_began_first(world: World) -> None:
+    low = 300
+    program = shlex.join([sys.executable, world.script(WRAPS), str(low)])
+    line = f"echo {low + 1000} > /proc/sys/kernel/ns_last_pid; exec {shlex.join(world.command)}"
+    inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]
+    if subprocess.run([*inside, "echo 400 > /proc/sys/kernel/ns_last_pid"]).returncode:
+        pytest.skip("no pid namespace can be made here")
+    agent = world.shell(f"exec {shlex.join(inside)} {shlex.quote(f'{line} -- {program}')}")
+    older, younger = map(int, agent.wait_for("left").split()[1:])
+    assert younger < older
+    [run] = until(world.runs, "the run")
+
+    def noted() -> str:
+        return (run / "agent").read_text().split()[0]
+
+    until(lambda: noted() in (str(older), str(younger)), "the command has gone, others are left")
+    assert noted() == str(older)
 
 
 # -- who is let go -----------------------------------------------------------------------------

@@ -227,6 +227,18 @@ def test_what_an_agent_says_behind_a_launcher_that_has_exited_is_kept(
     assert world.runs() == []
 
 
+@pytest.mark.parametrize("place", [HIDDEN, OUTER])
+def test_a_script_is_recorded_by_emit(world: World, place: list[str]) -> None:
+    """It cannot be seen whose call it is, so that each speaks for itself."""
+    emit = shlex.join([*world.command, "emit", "--session", "chat"])
+    lines = f"{emit} message --role user hello && echo an answer | {emit} delta --tee -"
+    supervised = shlex.join([*world.command, "--", "sh", "-c", lines])
+    run = world.shell("exec " + inside(place, f"{supervised}; exit $?"))
+    run.wait_for("an answer")
+    assert run.finish() == 0, run.errors
+    assert short(world.messages("chat")) == [("user", "hello"), ("assistant", "an answer\n")]
+
+
 def test_doctor_says_what_is_missing(world: World) -> None:
     done = subprocess.run(
         ["sh", "-c", "exec " + inside(HIDDEN, shlex.join([*world.command, "doctor", "--json"]))],

@@ -52,6 +52,27 @@ forever()
     assert len(world.events()) == 1, "the hook has run already"
 
 
+def test_how_it_ended_is_known_though_only_state_db_could_be_written(world: World) -> None:
+    """The disk of the state folder was read-only by then: it has no word of the death."""
+    agent = world.supervise(
+        'chat = session("chat")\nchat.message("user", "hello")\nchat.delta("Hel")\n'
+        "assert chat.acknowledged(20)\nready()\nforever()\n"
+    )
+    agent.wait_for("ready")
+    [run] = world.runs()
+    shutil.copytree(run, world.folder / "copy")
+    agent.kill_agent()
+    agent.finish()
+    shutil.rmtree(world.state)
+    run.parent.mkdir(mode=0o700, parents=True)
+    run.parent.parent.chmod(0o700)
+    shutil.copytree(world.folder / "copy", run)
+    assert world.call("recover").returncode == 0
+    [found] = world.reports()
+    assert (found["outcome"], found["reason"]["signal"]) == ("interrupted", signal.SIGKILL)
+    assert short(world.messages("chat")) == [("user", "hello"), ("assistant", "Hel")]
+
+
 def unsupervised(world: World, monkeypatch: pytest.MonkeyPatch) -> tuple[Supervised, int]:
     """An agent whose supervisor is dead, and that we may finish for: it, and its pid."""
     agent = world.supervise(
@@ -151,10 +172,10 @@ def test_of_two_who_tell_of_a_hook_the_one_who_knows_more_is_believed(
     """A runner that is done with it, and a recoverer that saw it at work just before."""
     path = tmp_path / "report.jsonl"
     queued = [{"id": "h", "outcome": "waiting", "attempt": 0, "ended": None}]
-    one = report.SessionReport(
+    session = report.SessionReport(
         "s", "run", "stream", "db", "interrupted", "killed", 1.0, hooks=queued
     )
-    report.append(str(path), [one])
+    report.append(str(path), [session])
     with open(path, "a") as file:
         for attempt, ended, outcome in sent:
             hook = {"id": "h", "outcome": outcome, "attempt": attempt, "ended": ended}

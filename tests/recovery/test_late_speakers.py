@@ -165,7 +165,7 @@ def test_a_tool_that_is_left_running_makes_nobody_wait_and_no_noise(world: World
     )
     end(agent, "killed")
     [run] = world.runs()
-    assert "no supervised runs" in world.call("ps").stdout
+    assert json.loads(world.call("ps", "--json").stdout)["runs"] == []
     assert "to be recovered" not in world.call("sessions").stdout
     assert world.call("--exclusive", "--", "true").returncode == 0
     assert world.runs() == [run]

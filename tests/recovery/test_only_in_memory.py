@@ -77,7 +77,7 @@ class Owed(Observer):
         self.sessions: list[str] = []
 
     def settled(self, stream: SettledStream) -> None:
-        self.sessions += [one.session.id for one in stream.sessions if one.owes_hooks]
+        self.sessions += [settled.session.id for settled in stream.sessions if settled.owes_hooks]
 
 
 def recovered(run: runs.Run) -> tuple[list[SessionReport], list[str]]:

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -137,7 +138,7 @@ def test_a_clock_that_was_ahead_in_an_earlier_life_hides_nothing(world: World) -
         agent.finish()
     assert texts(world) == ["again", "again", "again", "par"] * 2
     assert len(world.events()) == 2
-    ahead_of_time, last = sorted(world.reports(), key=lambda one: -float(one["died_at"]))
+    ahead_of_time, last = sorted(world.reports(), key=lambda report: -float(report["died_at"]))
     assert (ahead_of_time["outcome"], last["outcome"]) == ("interrupted", "interrupted")
     row = world.session("chat")
     assert row is not None
@@ -379,6 +380,35 @@ forever()
 
 
 # -- the end -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("first", ["parent", "child"])
+def test_the_same_id_in_another_file_holds_no_session_open(world: World, first: str) -> None:
+    other = world.home / "other.db"
+    agent = world.supervise(
+        f"""
+said, answered = os.pipe()
+if (child := os.fork()) == 0:
+    session("chat", db={str(other)!r}).message("user", "there")
+    os.write(answered, b".")
+    forever()
+os.read(said, 1)
+session("chat").message("user", "here")
+ready(f"child {{child}}")
+forever()
+""",
+        *world.hook,
+    )
+    child = int(agent.wait_for("child").split()[1])
+    parent = agent.agent
+    kill(parent if first == "parent" else child)
+    until(lambda: len(world.events()) == 1, "the first one's session is over")
+    kill(child if first == "parent" else parent)
+    agent.finish()
+    assert len(world.events()) == 2
+    for path in (world.db, other):
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+            assert db.execute("SELECT end_reason FROM sessions").fetchall() == [("interrupted",)]
 
 
 def ended(world: World) -> str | None:

@@ -354,4 +354,4 @@ def test_a_clock_that_is_set_back_makes_nothing_be_written_twice(back: int) -> N
     rows = [row_of(n + 1, message, later + n) for n, message in enumerate(said)]
     session = replay(stream(*sent)).sessions["a"]
     assert plan(session, rows, later + 9) == []
-    assert [one.message for one in plan(session, rows[:1], later + 9)] == said[1:]
+    assert [insert.message for insert in plan(session, rows[:1], later + 9)] == said[1:]

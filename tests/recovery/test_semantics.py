@@ -229,7 +229,7 @@ forever()
     )
     assert world.session("empty") is None
     assert world.events() == []
-    assert agent.errors == b""
+    assert agent.notices == b""
     assert world.runs() == []
 
 
@@ -284,7 +284,7 @@ forever()
     assert short(world.messages("chat")) == [("user", "q"), ("assistant", "a")]
     assert reason(world, "chat") == "user_exit"
     assert world.events() == []
-    assert agent.errors == b"", "what the agent had finished was not interrupted"
+    assert agent.notices == b"", "what the agent had finished was not interrupted"
 
 
 def test_a_hook_that_the_agent_ran_itself_is_not_run_again(world: World) -> None:
@@ -502,7 +502,7 @@ forever()
     assert world.session("new") is None, "nothing was said in it: no row"
     [event] = world.events()
     assert (event["session_id"], event["extra"]["parent_session_id"]) == ("new", "old")
-    assert b"the agent was interrupted" in agent.errors
+    assert b"SIGKILL" in agent.errors
 
 
 def test_a_rotation_away_from_a_session_without_a_row_needs_no_parent(world: World) -> None:
@@ -521,6 +521,29 @@ forever()
     assert new is not None
     assert new["parent_session_id"] is None
     assert reason(world, "new") == "interrupted"
+
+
+def test_a_rotation_through_an_empty_session_keeps_the_last_that_has_a_row_as_parent(
+    world: World,
+) -> None:
+    killed(
+        world,
+        """
+chat = session("first")
+chat.message("user", "before")
+chat.rotate("empty")
+chat.rotate("as empty")
+chat.rotate("last")
+chat.message("user", "after")
+ready()
+forever()
+""",
+    )
+    with world.database() as db:
+        rows = db.execute("SELECT id, parent_session_id, end_reason FROM sessions ORDER BY id")
+        assert [tuple(row) for row in rows] == [
+            ("first", None, "compression"), ("last", "first", "interrupted"),
+        ]  # fmt: skip
 
 
 def test_two_rotations_and_late_words_under_old_ids_end_up_in_the_live_one(world: World) -> None:
@@ -816,7 +839,7 @@ def test_a_session_left_open_is_closed_with_a_truthful_reason(
     assert agent.finish() == status
     assert reason(world, "chat") == expected
     assert len(world.events()) == (expected == "interrupted")
-    assert (b"the agent was interrupted" in agent.errors) == (expected == "interrupted")
+    assert (b"chat" in agent.errors) == (expected == "interrupted"), "the notice names it"
     if "half" in ending:
         assert short(world.messages("chat"))[-1] == ("assistant", "half")
 
@@ -839,7 +862,7 @@ except KeyError:
     assert agent.finish() == 0
     assert (reason(world, "good"), reason(world, "bad")) == ("completed", "failed: KeyError")
     assert world.events() == []
-    assert agent.errors == b""
+    assert agent.notices == b""
 
 
 def test_a_session_resumed_after_an_interruption_is_ended_again_truthfully(world: World) -> None:

@@ -93,11 +93,11 @@ def test_only_orphaned_continuations_are_ended_also_if_they_have_a_title(
     rows = db.execute("SELECT * FROM messages ORDER BY id").fetchall()
     dry = sweep(world, "--dry-run")
     assert ends(db) == before, "a dry run changes nothing"
-    assert [one["session"] for one in dry["leaked"]] == ["orphan", "titled"]
-    assert all(not one["ended"] for one in dry["leaked"])
+    assert [session["session"] for session in dry["leaked"]] == ["orphan", "titled"]
+    assert all(not session["ended"] for session in dry["leaked"])
     began = time.time()
     found = sweep(world)
-    assert [(one["session"], one["ended"]) for one in found["leaked"]] == [
+    assert [(session["session"], session["ended"]) for session in found["leaked"]] == [
         ("orphan", True),
         ("titled", True),
     ]
@@ -183,8 +183,8 @@ def killed(world: World, source: str = "cli") -> float:
     agent.kill_agent()
     agent.finish()
     change(world, "UPDATE sessions SET ended_at = NULL, end_reason = NULL")
-    [one] = world.reports()
-    return float(one["died_at"])
+    [report] = world.reports()
+    return float(report["died_at"])
 
 
 def change(world: World, sql: str, *values: Any) -> None:

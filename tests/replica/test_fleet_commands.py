@@ -85,7 +85,7 @@ def test_an_older_client_is_refused_politely_and_goes_on_after_its_upgrade(fleet
     set_version = "UPDATE hermes_supervise.meta SET value = %s"
     server = Server(fleet.url)
     epoch, _ = server.register("m", "m")
-    assert server.renew("m", epoch)
+    assert server.renew("m", epoch) is not None
     fleet.query(set_version, "99")
     try:
         # One that is connected learns it with its next lease, before anything else is lost.
@@ -143,7 +143,7 @@ def test_forget_deletes_what_is_over_for_good_and_nothing_that_is_needed(fleet: 
     assert b"open-1" in fleet.bodies()
     assert here.call("fleet", "forget", "--machine", gone, "--even-unrecovered").returncode == 0
     assert b"open-1" not in fleet.bodies()
-    assert [one["machine"] for one in here.fleet()["machines"]] == [here.id]
+    assert [machine["machine"] for machine in here.fleet()["machines"]] == [here.id]
 
 
 def test_forget_by_age_and_retention_delete_the_old_only(fleet: Fleet) -> None:
@@ -206,7 +206,7 @@ def test_hostile_names_do_no_harm_on_the_page() -> None:
                "lost_because": HOSTILE}  # fmt: skip
     sessions = [{"session": HOSTILE, "title": HOSTILE}]
     run = {"machine": "m", "run": "r", "state": "lost", "claimed_by": None, "records": 7,
-           "heard": now, "sessions": sessions}  # fmt: skip
+           "heard": now, "hooks": "due", "sessions": sessions}  # fmt: skip
     words = " ".join(Checked(page.page([machine], [run])).words)
     assert "<script>" in words and "7 records" in words
     Checked(page.page([], []))

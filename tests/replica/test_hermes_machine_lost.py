@@ -14,8 +14,8 @@ VERSION = "0.19.0"
 
 def sent(request: dict[str, Any]) -> list[tuple[str, str]]:
     """What the model was sent, without the system's words."""
-    messages = [one for one in request["messages"] if one["role"] != "system"]
-    return [(one["role"], str(one.get("content") or "")) for one in messages]
+    messages = [message for message in request["messages"] if message["role"] != "system"]
+    return [(message["role"], str(message.get("content") or "")) for message in messages]
 
 
 def chat(hermes: Hermes, question: str, *more: str) -> list[str]:

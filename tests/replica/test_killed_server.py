@@ -59,7 +59,7 @@ def counted(f):
                 raise server.Unreachable("the answer is lost")
         return answer
     return call
-for name in ("_run", "_change", "frames"):
+for name in ("_run", "_change", "ship", "frames"):
     setattr(server.Server, name, counted(getattr(server.Server, name)))
 server._Transaction.__exit__ = counted(server._Transaction.__exit__)
 def run():

@@ -176,11 +176,11 @@ def test_cut_off_claimed_and_healed(
     assert more.returncode == 0, more.stderr
     assert said(there) == ["before the cut", "behind the cut"]
     assert len(there.events()) == 1
-    states = {one["machine"]: one["state"] for one in there.fleet()["machines"]}
+    states = {machine["machine"]: machine["state"] for machine in there.fleet()["machines"]}
     assert states[here.id] != "lost"
 
 
 def hooks_put_away(machine: Machine) -> list[dict[str, str]]:
     found = json.loads(machine.call("hooks", "--json").stdout)
     entries = found["hooks"] if isinstance(found, dict) else found
-    return [one for one in entries if one["state"] in ("dead", "abandoned", "done")]
+    return [hook for hook in entries if hook["state"] in ("dead", "abandoned", "done")]

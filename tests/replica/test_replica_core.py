@@ -12,7 +12,8 @@ from hermes_supervise.supervisor.recovery.replay import replay
 from hermes_supervise.supervisor.replica import claims, conninfo, places, snapshot
 from hermes_supervise.supervisor.replica.numbering import Numbering, from_record
 from hermes_supervise.supervisor.replica.outbox import Outbox
-from hermes_supervise.supervisor.replica.rebuild import AGAIN, Here, rebuild
+from hermes_supervise.supervisor.replica.placing import AGAIN
+from hermes_supervise.supervisor.replica.rebuild import Here, rebuild
 
 STREAM = "ab" * 16
 
@@ -232,11 +233,13 @@ def test_hooks_run_at_home_while_the_lease_holds_and_not_behind_it() -> None:
 
 # The model: home and two others, one run. Time is only whether home's lease is over, which the
 # database and home itself may each learn at another moment, home never later than the database.
+# A claim makes a copy; hooks need the loss to be declared. A machine that claimed may be lost, too.
 State = tuple[Any, ...]
 START = {
-    "home_lease": True, "db_lease": True, "lost": False, "claimed": None, "recovered": False,
-    "ended": False, "alive": True, "knows_taken": False, "home_hooks": 0, "server_knows": True,
-    "others_hooks": 0,
+    "home_lease": True, "db_lease": True, "lost": False, "claimed": None, "hooks_by": None,
+    "recovered": False, "ended": False, "alive": True, "knows_taken": False, "home_hooks": 0,
+    "server_knows": True, "others_hooks": 0, "one_lost": False, "one_queued": False,
+    "two_queued": False,
 }  # fmt: skip
 NAMES = tuple(START)
 
@@ -254,7 +257,7 @@ def steps(now: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     if now["alive"]:
         to("home dies", alive=False)
         # Home reaches the database: it comes back if it was lost, learns, renews.
-        taken = now["claimed"] is not None
+        taken = now["hooks_by"] is not None
         to("home reports", home_lease=True, db_lease=True, lost=False, knows_taken=taken)
         status = {
             "lease": {"boot": "b", "until": 1 if now["home_lease"] else 0},
@@ -263,20 +266,35 @@ def steps(now: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         verdict, _ = places.verdict(status, "r", boot="b", now=0)
         if verdict == places.GO and not now["home_hooks"]:
             to("home runs its hooks", home_hooks=1, server_knows=False)
-        if now["home_hooks"] and not now["lost"] and now["claimed"] is None:
+        if now["home_hooks"] and not now["lost"] and now["hooks_by"] is None:
             to("home tells that the run is finished", ended=True, server_knows=True)
     if not now["db_lease"] and not now["lost"]:
         to("the operator declares it lost", lost=True)
+    if now["claimed"] == "one" and not now["one_lost"]:
+        to("one is lost", one_lost=True, one_queued=False)
     for me in ("one", "two"):
+        if me == "one" and now["one_lost"]:
+            continue
         answer, _ = claims.claim(
-            me, "home", lost=now["lost"], claimed_by=now["claimed"], claimer_lost=False,
+            me, "home", silent=now["lost"] or not now["db_lease"], claimed_by=now["claimed"],
+            claimer_lost=now["claimed"] == "one" and now["one_lost"],
         )  # fmt: skip
+        known = {"lost": now["lost"], "hooks_by": now["hooks_by"], "ended": now["ended"]}
         if answer != claims.REFUSED:
-            owes = claims.owes_hooks(ended=now["ended"], recovered=now["recovered"])
-            ran = now["others_hooks"] + owes if answer == claims.GRANTED else now["others_hooks"]
-            to(f"{me} claims it", claimed=me, others_hooks=ran)
+            hooks, _ = claims.hooks(me, claimed_by=me, recovered=now["recovered"], **known)
+            given = me if hooks == claims.GIVEN else now["hooks_by"]
+            # Queued once, with the first recovery here; run when they are given.
+            queued = hooks != claims.NOT_OURS and not (answer == claims.OURS and now["recovered"])
+            queued |= now[f"{me}_queued"]
+            to(f"{me} claims it", claimed=me, hooks_by=given, **{f"{me}_queued": queued})
             if answer == claims.OURS:
                 to(f"{me} has recovered it", recovered=True)
+        hooks, _ = claims.hooks(me, claimed_by=now["claimed"], **known)
+        if now[f"{me}_queued"] and now["recovered"] and hooks == claims.GIVEN:
+            ran = {f"{me}_queued": False, "others_hooks": now["others_hooks"] + 1}
+            to(f"{me} runs the hooks", hooks_by=me, **ran)
+        if now[f"{me}_queued"] and hooks == claims.NOT_OURS:
+            to(f"{me} puts the hooks away", **{f"{me}_queued": False})
     return found
 
 
@@ -293,6 +311,8 @@ def test_every_order_of_loss_return_and_claim_finalises_once() -> None:
             assert not now["server_knows"], way
             assert way.index("home runs its hooks") < way.index("the operator declares it lost")
         assert not (now["ended"] and now["others_hooks"]), way
+        if now["others_hooks"]:
+            assert "the operator declares it lost" in way, way
         for name, after in steps(now):
             key = tuple(after.values())
             if key not in seen:
@@ -302,3 +322,6 @@ def test_every_order_of_loss_return_and_claim_finalises_once() -> None:
     ends = [dict(zip(NAMES, state, strict=True)) for state in seen]
     assert any(end["recovered"] and end["others_hooks"] for end in ends)
     assert any(end["recovered"] and not end["others_hooks"] and end["ended"] for end in ends)
+    # A copy was made of a machine that was only silent, and its own hooks were run at home.
+    copied = [end for end in ends if end["claimed"] and end["recovered"] and end["home_hooks"]]
+    assert any(end["ended"] and not end["others_hooks"] for end in copied)

@@ -57,9 +57,9 @@ def test_each_user_sees_ships_and_recovers_only_their_own(separated: Fleet) -> N
     fleet.until_there("of-bob was asked")
     for machine, theirs in ((alice, "of-alice"), (bob, "of-bob")):
         [run] = machine.fleet()["runs"]
-        assert [one["session"] for one in run["sessions"]] == [theirs]
-        assert [one["machine"] for one in machine.fleet()["machines"]] == [machine.id]
-        found = {one["about"]: one["verdict"] for one in machine.fleet("doctor")}
+        assert [session["session"] for session in run["sessions"]] == [theirs]
+        assert [found["machine"] for found in machine.fleet()["machines"]] == [machine.id]
+        found = {finding["about"]: finding["verdict"] for finding in machine.fleet("doctor")}
         assert found["rights"] == "ok"
 
     lost = alice.id

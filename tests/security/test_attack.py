@@ -160,10 +160,12 @@ STREAM = "0123456789abcdef" * 2
 def spool(*records_: Any, who: tuple[Any, ...] = ()) -> bytes:
     """A spool as any process of this user can write one: handshakes, then records."""
     hello = {"kind": "hello", "stream": STREAM, "pid": 2**22 - 1, "start": 1}
-    packed = [one if isinstance(one, bytes) else records.pack(one) for one in who or (hello,)]
+    packed = [
+        record if isinstance(record, bytes) else records.pack(record) for record in who or (hello,)
+    ]
     made = b"".join(frames.encode(0, payload) for payload in packed)
-    for number, one in enumerate(records_, 1):
-        made += frames.encode(number, one if isinstance(one, bytes) else records.pack(one))
+    for number, record in enumerate(records_, 1):
+        made += frames.encode(number, record if isinstance(record, bytes) else records.pack(record))
     return made
 
 
@@ -252,9 +254,9 @@ def test_nothing_an_agent_says_commands_the_terminal_or_the_shell(world: World) 
     (folder / "run.json").write_text(json.dumps({"on_session_end": [f"/nowhere/{evil}"]}))
     shown = world.call("recover").stdout
     shown += world.call("show").stdout
-    one = world.call("show", f"; touch x {evil}").stdout
-    assert "owned" in one
-    assert not set(shown + one) & {"\x1b", "\x07", "\x9b"}
+    alone = world.call("show", f"; touch x {evil}").stdout
+    assert "owned" in alone
+    assert not set(shown + alone) & {"\x1b", "\x07", "\x9b"}
     [report] = world.reports()
     assert shlex.split(report["resume"]) == ["hermes", "--resume", f"; touch x {evil}"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from hermes_supervise.agent_shim import sdk
-from hermes_supervise.agent_shim.adapters import hermes
+from hermes_supervise.agent_shim.adapters import hermes, hermes_lookup
 from hermes_supervise.agent_shim.adapters import hermes_conversation as conversations
 from hermes_supervise.agent_shim.adapters.hermes_messages import is_scaffolding
 
@@ -153,98 +153,100 @@ def rows(*said: tuple[str, str]) -> list[dict[str, Any]]:
 TURN = (("user", "hello"), ("assistant", "yes"), ("assistant", "no"))
 
 
-def speaks(one: Any) -> None:
-    one._persist_session([{"role": role, "content": content} for role, content in TURN])
+def speaks(ai_agent: Any) -> None:
+    ai_agent._persist_session([{"role": role, "content": content} for role, content in TURN])
 
 
 @pytest.mark.parametrize("ids", [RowIds.IN_THE_ROWS, RowIds.IN_A_LIST, RowIds.NOWHERE])
 def test_a_batch_settles_its_messages_in_their_rows(recorded: Records, ids: str) -> None:
-    one = agent(store(ids))
+    ai_agent = agent(store(ids))
 
-    def turn(one: Any) -> None:
-        speaks(one)
+    def turn(ai_agent: Any) -> None:
+        speaks(ai_agent)
         more = {"row_ids_out": []} if ids == RowIds.IN_A_LIST else {}
-        one._session_db.append_messages_batch(session_id="chat", messages=rows(*TURN), **more)
+        ai_agent._session_db.append_messages_batch(session_id="chat", messages=rows(*TURN), **more)
 
-    one.during = turn
-    one.run_conversation("hello")
+    ai_agent.during = turn
+    ai_agent.run_conversation("hello")
     assert messages(recorded) == list(TURN)
     assert settled(recorded) == [(uids(recorded), [1, 2, 3])]
 
 
 def test_a_batch_in_parts_settles_each_message_once(recorded: Records) -> None:
-    one = agent()
+    ai_agent = agent()
 
-    def turn(one: Any) -> None:
-        speaks(one)
-        one._persist_session([*rows(*TURN), {"role": "user", "content": "not stored yet"}])
-        one._session_db.append_messages_batch("chat", rows(*TURN), chunk_rows=2)
+    def turn(ai_agent: Any) -> None:
+        speaks(ai_agent)
+        ai_agent._persist_session([*rows(*TURN), {"role": "user", "content": "not stored yet"}])
+        ai_agent._session_db.append_messages_batch("chat", rows(*TURN), chunk_rows=2)
 
-    one.during = turn
-    one.run_conversation("hello")
+    ai_agent.during = turn
+    ai_agent.run_conversation("hello")
     done = settled(recorded)
     assert [ids for _, ids in done] == [[1, 2], [3]]
     assert [uid for some, _ in done for uid in some] == uids(recorded)[:3]
 
 
 def test_a_batch_that_fails_settles_nothing(recorded: Records) -> None:
-    one = agent()
+    ai_agent = agent()
 
-    def turn(one: Any) -> None:
-        speaks(one)
-        one._session_db.fails = True
+    def turn(ai_agent: Any) -> None:
+        speaks(ai_agent)
+        ai_agent._session_db.fails = True
         with pytest.raises(RuntimeError):
-            one._session_db.append_messages_batch("chat", rows(*TURN))
+            ai_agent._session_db.append_messages_batch("chat", rows(*TURN))
 
-    one.during = turn
-    one.run_conversation("hello")
+    ai_agent.during = turn
+    ai_agent.run_conversation("hello")
     assert settled(recorded) == []
 
 
 def test_a_row_that_is_only_changed_settles_nothing_else(recorded: Records) -> None:
-    one = agent()
+    ai_agent = agent()
 
-    def turn(one: Any) -> None:
-        speaks(one)
+    def turn(ai_agent: Any) -> None:
+        speaks(ai_agent)
         changed = {"role": "assistant", "content": "an older answer", "_row_id": 77}
-        assert one._session_db.append_messages_batch("chat", [changed, *rows(("user", "hello"))])
+        assert ai_agent._session_db.append_messages_batch(
+            "chat", [changed, *rows(("user", "hello"))]
+        )
 
-    one.during = turn
-    one.run_conversation("hello")
+    ai_agent.during = turn
+    ai_agent.run_conversation("hello")
     assert settled(recorded) == [(uids(recorded)[:1], [1])]
 
 
 def test_rows_settle_the_message_with_the_same_text(recorded: Records) -> None:
-    one = agent()
+    ai_agent = agent()
 
-    def turn(one: Any) -> None:
-        speaks(one)
-        one._session_db.append_messages_batch("chat", rows(("assistant", "no")))
+    def turn(ai_agent: Any) -> None:
+        speaks(ai_agent)
+        ai_agent._session_db.append_messages_batch("chat", rows(("assistant", "no")))
 
-    one.during = turn
-    one.run_conversation("hello")
+    ai_agent.during = turn
+    ai_agent.run_conversation("hello")
     assert settled(recorded) == [([uids(recorded)[2]], [1])]
 
 
 def test_a_message_that_was_stored_before_it_was_seen_is_told_with_its_row(
     recorded: Records,
 ) -> None:
-    one = agent()
+    ai_agent = agent()
     calls = [{"id": "call_a", "function": {"name": "terminal", "arguments": "{}"}}]
     earlier = {"role": "assistant", "content": "of an earlier turn", "_db_persisted": True}
     asks = {"role": "assistant", "content": "I look", "tool_calls": calls}
     answer = {"role": "tool", "content": "seen", "tool_call_id": "call_a"}
 
-    def turn(one: Any) -> None:
-        one._session_db.append_messages_batch("chat", [*rows(("user", "hello")), dict(asks)])
+    def turn(ai_agent: Any) -> None:
+        ai_agent._session_db.append_messages_batch("chat", [*rows(("user", "hello")), dict(asks)])
         stored = [*rows(("user", "hello")), earlier, {**asks, "_db_persisted": True}]
-        one._persist_session(stored)
-        one._persist_session(stored)
+        ai_agent._persist_session(stored)
+        ai_agent._persist_session(stored)
         stored.append(answer)
-        one._persist_session(stored)
+        ai_agent._persist_session(stored)
 
-    one.during = turn
-    one.run_conversation("hello")
+    ai_agent.during = turn
+    ai_agent.run_conversation("hello")
     said = [("user", "hello"), ("assistant", "I look"), ("tool", "seen")]
     assert messages(recorded) == said
     question, asking, _ = uids(recorded)
@@ -258,31 +260,50 @@ BUSY = {"final_response": "busy", "messages": [], "api_calls": 0, "completed": F
 
 @pytest.mark.parametrize("how", [{"failed": True}, {"interrupted": True}])
 def test_a_question_that_never_got_its_turn_is_taken_back(recorded: Records, how: Any) -> None:
-    one = agent()
-    one.result = {**BUSY, **how}
-    assert one.run_conversation("hello") == one.result
+    ai_agent = agent()
+    ai_agent.result = {**BUSY, **how}
+    assert ai_agent.run_conversation("hello") == ai_agent.result
     first, again = [fields for kind, fields in recorded if kind == "message"]
     assert "withdrawn" not in first
     assert (again["uid"], again["withdrawn"]) == (first["uid"], True)
 
 
+def test_a_question_that_the_next_turn_is_given_is_kept_and_told_once(recorded: Records) -> None:
+    """A second message of the user's broke the wait for the session off. Hermes keeps the first in
+    memory, and stores both in the next turn."""
+    ai_agent = agent()
+    kept = {"role": "user", "content": "hello", "_persist_after_admission_interrupt": True}
+    ai_agent.result = {**BUSY, "interrupted": True, "messages": [kept]}
+    ai_agent.run_conversation("hello")
+    said = [kept, {"role": "user", "content": "and this"}]
+
+    def turn(ai_agent: Any) -> None:
+        ai_agent._persist_session(said)
+        ai_agent._session_db.append_messages_batch("chat", [dict(message) for message in said])
+
+    ai_agent.during, ai_agent.result = turn, {"completed": True}
+    ai_agent.run_conversation("and this", conversation_history=[kept])
+    assert messages(recorded) == [("user", "hello"), ("user", "and this")]
+    assert settled(recorded) == [(uids(recorded), [1, 2])]
+
+
 def test_a_question_that_hermes_worked_on_is_kept(recorded: Records) -> None:
-    one = agent()
-    one.result = {**BUSY, "failed": True}
-    one.during = speaks
-    one.run_conversation("hello")
+    ai_agent = agent()
+    ai_agent.result = {**BUSY, "failed": True}
+    ai_agent.during = speaks
+    ai_agent.run_conversation("hello")
     assert not any("withdrawn" in fields for _, fields in recorded)
 
 
 def test_a_turn_that_moves_to_another_session_is_reported_there(recorded: Records) -> None:
-    one = agent()
+    ai_agent = agent()
 
-    def turn(one: Any) -> None:
-        one.session_id = "the child"
-        speaks(one)
+    def turn(ai_agent: Any) -> None:
+        ai_agent.session_id = "the child"
+        speaks(ai_agent)
 
-    one.during = turn
-    one.run_conversation("hello")
+    ai_agent.during = turn
+    ai_agent.run_conversation("hello")
     kinds = [(kind, fields["session"], bool(fields.get("withdrawn"))) for kind, fields in recorded]
     assert kinds[:5] == [
         ("turn", "chat", False), ("message", "chat", False), ("message", "chat", True),
@@ -294,44 +315,54 @@ def test_a_turn_that_moves_to_another_session_is_reported_there(recorded: Record
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_child_is_announced_before_it_is_published(recorded: Records, fails: bool) -> None:
-    one = agent()
+    ai_agent = agent()
 
-    def turn(one: Any) -> None:
-        one._session_db.fails = fails
+    def turn(ai_agent: Any) -> None:
+        ai_agent._session_db.fails = fails
         try:
-            one._session_db.publish_compression_child(
+            ai_agent._session_db.publish_compression_child(
                 parent_session_id="chat", child_session_id="child", source="cli",
                 messages=rows(("user", "a summary")),
             )  # fmt: skip
         except RuntimeError:
             pass
 
-    one.during = turn
-    one.run_conversation("hello")
+    ai_agent.during = turn
+    ai_agent.run_conversation("hello")
     about = [fields["becoming"] for kind, fields in recorded if kind == "session"]
     turned = [fields["new"] for kind, fields in recorded if kind == "rotated"]
     assert (about, turned) == (["child", None], []) if fails else (["child"], ["child"])
 
 
 def test_a_signal_that_comes_by_a_hard_interrupt_is_known(recorded: Records) -> None:
-    one = agent()
-    one.during = lambda one: one.hard_interrupt("received signal 15")
-    one.run_conversation("hello")
+    ai_agent = agent()
+    ai_agent.during = lambda ai_agent: ai_agent.hard_interrupt("received signal 15")
+    ai_agent.run_conversation("hello")
     assert recorded[-1] == ("turn", {"session": "chat", "phase": "broken off", "by": "signal"})
     before = list(recorded)
-    one.run_conversation("received signal 15")
+    ai_agent.run_conversation("received signal 15")
     assert recorded == before, "nobody said that"
 
 
 def test_what_the_user_said_keeps_how_it_is_shown(recorded: Records) -> None:
-    one = agent()
-    one.run_conversation(
+    ai_agent = agent()
+    ai_agent.run_conversation(
         "done", persist_user_display_kind="hidden", persist_user_display_metadata={"a": 1}
     )
     [fields] = [fields for kind, fields in recorded if kind == "message"]
     assert fields["message"] == {
         "role": "user", "content": "done", "display_kind": "hidden", "display_metadata": {"a": 1}
     }  # fmt: skip
+
+
+def test_a_summary_is_known_as_one_in_its_row(recorded: Records) -> None:
+    ai_agent = agent()
+    said = {"role": "assistant", "content": "what was said", "_compressed_summary": True}
+    ai_agent.during = lambda ai_agent: ai_agent._persist_session(
+        [{"role": "user", "content": "hello"}, said]
+    )
+    ai_agent.run_conversation("hello")
+    assert [f["message"] for kind, f in recorded if kind == "message"][1:] == [said]
 
 
 @pytest.mark.parametrize(
@@ -382,30 +413,30 @@ def lacking(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("tapped", [True, False])
 def test_a_request_is_of_the_agent_whose_thread_sends_it(lacking: None, tapped: bool) -> None:
     def asks(name: str) -> Any:
-        one = agent()
-        one.session_id = name
-        conversation = conversations.of(one)
+        ai_agent = agent()
+        ai_agent.session_id = name
+        conversation = hermes_lookup.of(ai_agent)
         assert conversation is not None
         conversation.model_asked(WITH_A_TOOL[:1])
-        return one
+        return ai_agent
 
     agents = [asks("one"), asks("two"), asks("review")]
     agents[2]._persist_disabled = True
 
-    def sends(one: Any) -> Any:
+    def sends(ai_agent: Any) -> Any:
         with ThreadPoolExecutor(1) as thread:
-            if one is not None:
-                thread.submit(one._create_request_openai_client, reason="a request").result()
+            if ai_agent is not None:
+                thread.submit(ai_agent._create_request_openai_client, reason="a request").result()
             question = WITH_A_TOOL[:1]
-            return thread.submit(conversations.asked, question, turns_are_tapped=tapped).result()
+            return thread.submit(hermes_lookup.asked, question, turns_are_tapped=tapped).result()
 
-    assert [sends(one).session.id for one in agents[:2]] == ["one", "two"]
-    assert isinstance(sends(agents[2]), conversations.Unfollowed)
+    assert [sends(ai_agent).session.id for ai_agent in agents[:2]] == ["one", "two"]
+    assert isinstance(sends(agents[2]), hermes_lookup.Unfollowed)
     assert sends(None) is None, "each of them may have asked it"
 
 
 def test_a_question_that_a_request_told_is_not_told_again(lacking: None, recorded: Records) -> None:
-    conversation = conversations.of(agent())
+    conversation = hermes_lookup.of(agent())
     assert conversation is not None
     conversation.model_asked(WITH_A_TOOL[:1])
     conversation.follow(WITH_A_TOOL[:2])
@@ -413,7 +444,7 @@ def test_a_question_that_a_request_told_is_not_told_again(lacking: None, recorde
 
 
 def test_a_request_after_a_rotation_tells_nothing_again(lacking: None, recorded: Records) -> None:
-    conversation = conversations.of(agent())
+    conversation = hermes_lookup.of(agent())
     assert conversation is not None
     conversation.model_asked(WITH_A_TOOL[:1])
     conversation.follow(WITH_A_TOOL)
@@ -424,9 +455,9 @@ def test_a_request_after_a_rotation_tells_nothing_again(lacking: None, recorded:
 
 
 def test_what_is_new_is_told_before_it_is_compressed(lacking: None, recorded: Records) -> None:
-    one = agent()
-    one.during = lambda one: one._compress_context(list(WITH_A_TOOL))
-    one.run_conversation("hello")
+    ai_agent = agent()
+    ai_agent.during = lambda ai_agent: ai_agent._compress_context(list(WITH_A_TOOL))
+    ai_agent.run_conversation("hello")
     assert messages(recorded) == [("user", "hello"), ("assistant", "I look"), ("tool", "seen")]
 
 

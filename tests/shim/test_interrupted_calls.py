@@ -26,13 +26,24 @@ from types import CodeType, FrameType
 from typing import Any
 
 import pytest
-from hermes_supervise.agent_shim import connection, fork_mark, link, ring, spool, stream
+from hermes_supervise.agent_shim import (
+    connection,
+    fork_mark,
+    link,
+    ring,
+    spool,
+    standard_streams,
+    stream,
+)  # fmt: skip
 from hermes_supervise.agent_shim.link import Link
 from hermes_supervise.agent_shim.stream import IDLE, RUNNING, Stream
 from hermes_supervise.ipc import frames
 from hermes_supervise.ipc import ring as layout
 
-OURS = {module.__file__ for module in (connection, fork_mark, link, ring, spool, stream, frames)}
+OURS = {
+    module.__file__
+    for module in (connection, fork_mark, link, ring, spool, standard_streams, stream, frames)
+}
 LETS_IN = ("CALL", "RESUME", "JUMP_BACKWARD")
 
 # A socket that has no name yet when an exception strikes is closed by Python.
@@ -423,6 +434,49 @@ def test_a_child_forked_while_another_thread_has_the_lock_sends_all_the_same(
         at.link.send(b"tend")
         assert at.link.stream == parents
         assert at.words_in_files() == [b"tbegin", b"tbefore", b"tend"]
+
+
+@pytest.mark.skipif(
+    sys.version_info >= (3, 14), reason="its locks are released by their owners alone"
+)
+@forks_with_threads
+def test_a_child_forked_in_a_handler_while_its_thread_waits_for_the_lock_goes_on() -> None:
+    """The handler returns in both: in the child, into a wait for a thread that is not there."""
+    locked, go_on = threading.Event(), threading.Event()
+    main, pids, places = threading.get_ident(), [], []
+
+    def hold() -> None:
+        with at.link._stream._lock:
+            locked.set()
+            while not pids:
+                signal.pthread_kill(main, signal.SIGUSR1)
+                go_on.wait(0.01)
+
+    def handler(_: int, frame: FrameType) -> None:
+        places.append((frame.f_code, frame.f_lasti))
+        waits = places[-2:] == 2 * [(Stream._exclusively.__code__, frame.f_lasti)]
+        if waits and not pids:
+            pids.append(os.fork())
+            if pids == [0]:
+                signal.alarm(20)  # kills a child that hangs
+
+    with a_scene() as at:
+        parents = at.link.stream
+        holder = threading.Thread(target=hold)
+        kept = signal.signal(signal.SIGUSR1, handler)
+        try:
+            holder.start()
+            assert locked.wait(30)
+            at.link.send(b"tparent")
+            if pids == [0]:
+                at.link.send(b"tchild")
+                os._exit(at.words_in_files() != [b"tchild"] or at.link.stream == parents)
+            assert os.waitstatus_to_exitcode(os.waitpid(pids[0], 0)[1]) == 0
+        finally:
+            holder.join()
+            signal.signal(signal.SIGUSR1, kept)
+        at.link.send(b"tend")
+        assert at.words_in_files() == [b"tbegin", b"tbefore", b"tparent", b"tend"]
 
 
 @forks_with_threads

@@ -67,7 +67,9 @@ def env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     (tmp_path / "tap").mkdir()
     base = {k: v for k, v in os.environ.items() if "proxy" not in k.lower()}
     base.pop("NODE_OPTIONS", None)
-    return node_guest.start_with(["node"], base, str(tmp_path / "tap"))[1]
+    started = node_guest.start_with(["node"], base, str(tmp_path / "tap"))
+    assert started is not None
+    return started[1]
 
 
 def run(script: str, env: dict[str, str], tmp_path: Path, *words: str) -> str:
@@ -90,7 +92,7 @@ def seen(tmp_path: Path) -> list[dict[str, object]]:
 
 
 def streamed(tmp_path: Path) -> str:
-    return "".join(str(one["text"]) for one in seen(tmp_path) if one["kind"] == "delta")
+    return "".join(str(record["text"]) for record in seen(tmp_path) if record["kind"] == "delta")
 
 
 def asking(model: ScriptedModel, path: str, question: str) -> list[str]:
@@ -104,7 +106,7 @@ def test_the_stream_of_each_api_is_seen(
     script = FETCH.replace("READ", READS["iterated"])
     run(script, env, tmp_path, *asking(model, api, "WORDS 30"))
     assert streamed(tmp_path) == "".join(words(30))
-    [asked] = [one for one in seen(tmp_path) if one["kind"] == "asked"]
+    [asked] = [record for record in seen(tmp_path) if record["kind"] == "asked"]
     assert asked["question"] == "WORDS 30"
     assert seen(tmp_path)[-1]["kind"] == "over"
 
@@ -226,7 +228,7 @@ for await (const chunk of response.body) {
 """
     words_ = [model.url + "/v1/chat/completions", json.dumps(body), str(tmp_path / "tap")]
     assert run(script, env, tmp_path, *words_) == "true"
-    [message] = [one["message"] for one in seen(tmp_path) if one["kind"] == "message"]
+    [message] = [record["message"] for record in seen(tmp_path) if record["kind"] == "message"]
     assert isinstance(message, dict)
     assert message["tool_calls"][0]["function"]["name"] == "bash"
 
@@ -291,7 +293,7 @@ def test_the_names_of_the_files_of_lines_that_it_writes_are_noted(
     )
     lines, other = str(tmp_path / "a.jsonl"), str(tmp_path / "a.txt")
     run(script, env, tmp_path, lines, other)
-    assert [one["path"] for one in seen(tmp_path) if one["kind"] == "wrote"] == [lines]
+    assert [record["path"] for record in seen(tmp_path) if record["kind"] == "wrote"] == [lines]
 
 
 def test_the_copy_in_the_state_folder_is_named_by_its_contents(

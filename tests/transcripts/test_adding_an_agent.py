@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hermes_supervise.supervisor.agents.protocol import Agent
 from support import World, kill, short, until
 from transcripts import watcher_of
 
@@ -89,3 +90,11 @@ def test_the_page_shows_the_whole_file() -> None:
     shown = "".join(re.findall(r"```python\n(.*?)```\n", page, re.S))
     code = EXAMPLE.read_text().partition('"""\n\n')[2]
     assert shown.split() == code.split()
+
+
+def test_what_the_page_says_to_override_is_there_to_be_overridden() -> None:
+    page = (ROOT / "docs" / "adding-an-agent.md").read_text()
+    rows = re.findall(r"^\| [^`|]+ \| (`.*`) \|$", page, re.M)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert len(named) > 10
+    assert {name for name in named if not hasattr(Agent, name)} == set()

@@ -135,7 +135,7 @@ def test_a_call_is_reported_before_it_runs_and_its_form_in_the_transcript_replac
     guest.piece("1", "I will.")
     message = {"role": "assistant", "content": "I will.", "tool_calls": [CALL]}
     guest.record({"kind": "message", "session": "1", "message": message, "at": _at(2.5)})
-    [(record, _)] = [one for one in follower.read() if one[0]["kind"] == "message"]
+    [(record, _)] = [read for read in follower.read() if read[0]["kind"] == "message"]
     [call] = record["message"]["tool_calls"]
     [words] = follower.line(gemini("g1", "I will.", 3))
     assert (words["uid"], words["message"]["tool_calls"]) == (record["uid"], [call])

@@ -38,6 +38,18 @@ def test_an_agent_that_cannot_be_read_is_named_before_it_starts_and_by_doctor(
     assert doctor.returncode == 1 and "Goose" in bad[-1]["text"]
 
 
+def test_an_agent_in_node_that_cannot_be_read_is_said_to_be_captured_in_part(world: World) -> None:
+    auggie = Path(program(world, "auggie"))
+    auggie.write_text("#!/usr/bin/env node\n")
+    for command, state in (([str(auggie)], "note"), ([program(world, "agy")], "bad")):
+        run = world.run(command)
+        run.finish()
+        assert len(said(run.errors)) == 1
+        doctor = world.call("doctor", "--json", "--", *command)
+        checks = [one for one in json.loads(doctor.stdout)["checks"] if one["name"] == "agent"]
+        assert checks[-1]["state"] == state
+
+
 def test_nothing_is_said_of_it_if_its_transcript_is_named(world: World) -> None:
     run = world.run([program(world, "goose"), "session"], "--watch", str(world.folder / "x.jsonl"))
     assert (run.finish(), said(run.errors)) == (0, [])
@@ -49,9 +61,8 @@ def test_nothing_is_said_of_it_if_its_transcript_is_named(world: World) -> None:
         ("goose", "Goose"),
         ("goose run -t hello", "Goose"),
         ("goose up", None),  # another program of that name
-        ("npx @github/copilot", "GitHub Copilot CLI"),
-        ("copilot -p hello", "GitHub Copilot CLI"),
-        ("copilot init", None),
+        ("npx @charmland/crush", "Crush"),
+        ("crush logs", None),
         ("make cline", None),
         ("vim droid.txt", None),
         ("claude", None),
@@ -59,6 +70,16 @@ def test_nothing_is_said_of_it_if_its_transcript_is_named(world: World) -> None:
 )
 def test_only_what_is_recognisably_an_agent_is_named(line: str, title: str | None) -> None:
     assert title_of(line.split()) == title
+
+
+def test_another_program_that_is_called_copilot_is_no_agent() -> None:
+    for line, name in (
+        ("npx @github/copilot", "copilot"),
+        ("copilot -p hello", "copilot"),
+        ("copilot svc deploy", ""),
+        ("copilot init", ""),
+    ):
+        assert registry.recognised(line.split()).name == name
 
 
 def test_pieces_that_claude_prints_without_a_hook_are_named(world: World) -> None:

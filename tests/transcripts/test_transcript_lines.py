@@ -87,7 +87,7 @@ def test_a_line_without_an_end_is_given_up_before_it_fills_the_memory(
 ) -> None:
     monkeypatch.setattr(lines, "LONGEST", 100)
     reader = lines.Lines()
-    found = [one for _ in range(50) for one in reader.feed(b"x" * 10)]
+    found = [line for _ in range(50) for line in reader.feed(b"x" * 10)]
     found += list(reader.feed(b"the end of it\nnext\n"))
     assert [line for _, line in found] == [b"next"]
     assert reader.skipped == 1
@@ -102,7 +102,7 @@ def message(uid: str, text: str, session: str = "s") -> dict[str, object]:
 
 
 def said(deduplicator: Deduplicator, record: dict[str, object], *, live: bool = True) -> list[str]:
-    return [str(one["kind"]) for _, one in deduplicator.new(record, "key", 2.0, live=live)]
+    return [str(sent["kind"]) for _, sent in deduplicator.new(record, "key", 2.0, live=live)]
 
 
 def test_a_session_is_announced_with_its_first_new_message_and_history_before_it() -> None:
@@ -126,11 +126,11 @@ def test_a_history_that_is_too_long_is_said_to_be_missing() -> None:
 def test_a_watcher_in_anothers_place_says_only_what_was_not_acknowledged() -> None:
     first = Deduplicator(Known(), "/here")
     stream = [message("1", "a"), message("2", "b"), message("2", "bc"), message("3", "d")]
-    marks = [mark for one in stream for mark, _ in first.new(one, "", 2.0, live=True)]
+    marks = [mark for record in stream for mark, _ in first.new(record, "", 2.0, live=True)]
     for heard, left in ((3, ["bc", "d"]), (4, ["d"])):  # the session, 1, the forms of 2
         second = Deduplicator(Known(b"".join(marks[:heard]) + b"torn"), "/here")
-        again = [r for one in stream for _, r in second.new(one, "", 3.0, live=True)]
-        assert [one["message"]["content"] for one in again] == left
+        again = [r for record in stream for _, r in second.new(record, "", 3.0, live=True)]
+        assert [record["message"]["content"] for record in again] == left
 
 
 # -- files -------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from hermes_supervise.ipc import frames
 from hermes_supervise.supervisor.process.platform import lock_holder
 from hermes_supervise.supervisor.transcripts.deduplicator import KEY
 from support import DEADLINE, Supervised, World, kill, short, standby_of, until, wait_dead
+from tmux import Tmux
 from transcripts import CLAUDE, CODEX, GEMINI, OPENCODE, PLAIN, install, journals, watcher_of
 
 LATE = "[Recovered after a crash"
@@ -320,7 +321,7 @@ def talk(run: Supervised, turns: int, total: int) -> None:
 
 def conversation(total: int) -> list[tuple[str, str]]:
     pairs = [[("user", f"question {n}"), ("assistant", f"answer {n}")] for n in range(total)]
-    return [one for pair in pairs for one in pair]
+    return [item for pair in pairs for item in pair]
 
 
 def wait_for_words(world: World, words: str) -> None:
@@ -672,6 +673,30 @@ def test_signals_and_the_terminals_keys_do_not_reach_the_watcher(world: World) -
     run.finish()
     assert short(world.messages("aaaa-1")) == conversation(1)
     wait_dead(watcher)
+
+
+def test_an_agent_that_exits_in_order_as_its_terminal_is_closed_was_interrupted(
+    world: World,
+) -> None:
+    agent = install(world, "claude", CLAUDE, """
+signal.signal(signal.SIGHUP, lambda *_: os._exit(0))
+chat = Chat("aaaa-1")
+chat.user("list the files")
+chat.call("m1", "toolu_1", "Bash", command="ls")
+ready()
+forever()
+""")  # fmt: skip
+    window = Tmux(world)
+    try:
+        window.start([*world.command, *world.hook, "--", agent], world.folder)
+        window.wait_for("ready")
+        wait_for_words(world, "toolu_1")
+    finally:
+        window.close()
+    until(world.events, "the hook has run", 60)
+    assert ended(world, "aaaa-1") == "interrupted"
+    [report] = world.reports()
+    assert (report["reason"]["exit_code"], report["recovered"]["calls_unknown"]) == (0, 1)
 
 
 def test_without_inotify_the_files_are_looked_at_all_the_same(world: World) -> None:

@@ -102,7 +102,7 @@ def test_everything_unacknowledged_is_there_at_every_moment(
             others = {n for n, _ in rest}
             assert others <= set(whole), "half a frame is none"
             safe = max(safe, seq - lag)
-            unacked = {n: one for n, one in unacked.items() if n > safe}
+            unacked = {n: frame for n, frame in unacked.items() if n > safe}
         held.drop()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from hermes_supervise.ipc import frames, records
+from page_examples import examples
 from support import Supervised, World, kill, short, until
 
 ROOT = Path(__file__).parents[2]
@@ -43,7 +44,7 @@ def vectors() -> list[Vector]:
     found = re.findall(
         r"^    (\w+), number (\d+)\n    (.+)\n((?:        [0-9a-f ]+\n)+)", section, flags=re.M
     )
-    return [Vector(*one) for one in found]
+    return [Vector(*fields) for fields in found]
 
 
 def test_the_page_has_a_vector_of_every_kind_that_a_client_needs() -> None:
@@ -94,6 +95,31 @@ def test_a_supervisor_takes_the_vectors_and_answers_with_those_of_the_page(world
     rows = world.messages("chat-1")
     assert short(rows) == [("user", "Grüße"), ("assistant", "Hi, ü"), ("user", "Long")]
     assert rows[1]["reasoning"] == "hm"
+
+
+def test_the_single_vector_of_the_page_is_that_of_bye() -> None:
+    shown = [example.text for example in examples("docs/protocol.md")]
+    [vector] = [text for text in shown if text.startswith("f5485301")]
+    assert bytes.fromhex(vector) == frames.encode(1, b'{"kind":"bye"}')
+
+
+def test_the_minimum_on_the_page_is_recovered(world: World) -> None:
+    pages = [example.text for example in examples("docs/protocol.md")]
+    [shown] = [text for text in pages if text.startswith('{"kind":"hello"')]
+    # Its pid is for the process to fill in.
+    payloads = [line.replace("6f1c…", "6f1c" * 8).encode() for line in shown.splitlines()]
+    answers = frames.encode(0, b'{"kind":"welcome","version":1,"have":0}') + frames.encode(3, b"")
+    source = f"""
+from hermes_supervise.ipc import frames
+payloads = {payloads!r}
+payloads[0] = payloads[0].replace(b"4711", b"%d" % os.getpid())
+sys.argv[1:] = [b"".join(map(frames.encode, range(4), payloads)).hex(), {str(len(answers))!r}]
+{MIMIC}"""
+    agent = world.run([*world.command[:1], world.script(source)])
+    agent.wait_for("heard")
+    agent.kill_agent()
+    agent.finish()
+    assert short(world.messages("chat-1")) == [("user", "Hello?"), ("assistant", "Hi, I am")]
 
 
 # -- in another language -----------------------------------------------------------------------

@@ -12,6 +12,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ..violation import Violation
 from .agent import SESSION
@@ -36,14 +37,14 @@ def judge(lived: Lived, *, recovered: bool) -> None:
         except Violation as violation:
             found.append(violation)
     if found:
-        raise Violation(found[0].category, "; also ".join(one.text for one in found))
+        raise Violation(found[0].category, "; also ".join(violation.text for violation in found))
 
 
 def _compare_rows(lived: Lived) -> None:
     rows, _ = _found(lived)
     choices = [_of_life(lived, number) for number in range(len(lived.scenario.lives))]
-    expected = [[one for part in whole for one in part] for whole in _product(choices)]
-    if not any(_explains(one, rows) for one in expected):
+    expected = [[item for part in whole for item in part] for whole in _product(choices)]
+    if not any(_explains(whole, rows) for whole in expected):
         _complain(lived, expected[0], rows)
 
 
@@ -53,7 +54,15 @@ def _compare_end(lived: Lived) -> None:
     if ends[-1] is not None and reason != ends[-1]:
         raise Violation("misreported", f"the session ended as {reason}, must be {ends[-1]}")
     if None not in ends:
-        _compare_hooks(lived, ends.count("interrupted"))
+        _compare_hooks(lived, ends.count("interrupted") - _continued(lived))
+
+
+def _continued(lived: Lived) -> int:
+    """How many lives were still being recovered when the next one had the session open. Nobody saw
+    when the earlier process died, so its death is not known to have been an end of the session."""
+    at_once = sum(life.at_once for life in lived.scenario.lives)
+    outcomes = [report.get("outcome") for report in _reports(lived)]
+    return min(outcomes.count("open elsewhere"), at_once)
 
 
 def _of_life(lived: Lived, number: int) -> list[list[Expected]]:
@@ -99,15 +108,15 @@ def _product(choices: list[list[list[Expected]]]) -> Iterator[list[list[Expected
 def _explains(expected: list[Expected], rows: list[Row]) -> bool:
     """Whether the rows are these, without some of the uncertain ones."""
     reached = {0}
-    for one in expected:
-        taken = {at + 1 for at in reached if at < len(rows) and rows[at] == one.row}
-        reached = taken if one.certain else taken | reached
+    for item in expected:
+        taken = {at + 1 for at in reached if at < len(rows) and rows[at] == item.row}
+        reached = taken if item.certain else taken | reached
     return len(rows) in reached
 
 
 def _complain(lived: Lived, expected: list[Expected], rows: list[Row]) -> None:
-    want = Counter(one.row for one in expected if one.certain)
-    may = Counter(one.row for one in expected)
+    want = Counter(item.row for item in expected if item.certain)
+    may = Counter(item.row for item in expected)
     have = Counter(rows)
     missing, extra = want - have, have - may
     place = next(
@@ -134,12 +143,13 @@ def _reported_as_lost(lived: Lived) -> int:
     """How many records the reports say are lost. Only a full disk excuses a loss."""
     if not lived.scenario.small_disk:
         return 0
-    lost = 0
-    for report in lived.world.kept.glob("reports/*.jsonl"):
-        for line in report.read_text().splitlines():
-            for problem in json.loads(line or "{}").get("problems") or ():
-                lost += sum(map(int, re.findall(r"(\d+) records were lost", problem)))
-    return lost
+    problems = [text for report in _reports(lived) for text in report.get("problems") or ()]
+    return sum(int(n) for text in problems for n in re.findall(r"(\d+) records were lost", text))
+
+
+def _reports(lived: Lived) -> list[dict[str, Any]]:
+    paths = lived.world.kept.glob("reports/*.jsonl")
+    return [json.loads(line or "{}") for path in paths for line in path.read_text().splitlines()]
 
 
 def _compare_hooks(lived: Lived, due: int) -> None:

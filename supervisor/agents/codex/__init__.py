@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 
-from ..protocol import Agent
+from ..protocol import Agent, waits_for_reply
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ...model.stream import ReplayedStream, Session
     from ..command_line import Arguments
     from ..protocol import Database, LineFiles, Place
 
@@ -59,6 +60,11 @@ class Codex(Agent):
         if value_of(command[at:], "--disable") == "daemon_auto_start":
             return "--disable daemon_auto_start: without a daemon nobody tells it"
         return None
+
+    def may_have_shown_more(self, session: Session, stream: ReplayedStream) -> bool:
+        # The daemon sends a word to its TUI and to us, in no known order: one that was killed in
+        # between has shown it, and we have not got it.
+        return waits_for_reply(session, stream)
 
     def work_folder(self, arguments: list[str], cwd: str) -> str:
         from ..command_line import value_of  # only where its transcripts are read

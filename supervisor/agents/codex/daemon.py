@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import socket
 import time
 
@@ -60,6 +61,7 @@ class Daemon:
         self._parts = b""
         self._waiting: list[Message] = []
         self._calls = 0
+        self._is_waiting = False
         try:
             about = {"name": "hermes-supervise", "title": "hermes-supervise", "version": "0"}
             # Without this a thread can only be joined together with all that was ever said in it.
@@ -99,10 +101,19 @@ class Daemon:
         """True if `next` has something that came with an answer."""
         return bool(self._waiting)
 
+    def is_drained(self) -> bool:
+        """True if somebody else waits in `next`, and there is nothing to be had. Raises nothing."""
+        if not self._is_waiting or self._waiting:
+            return False
+        try:
+            return not select.select([self._socket], [], [], 0)[0] and self._is_waiting
+        except (OSError, ValueError):
+            return True  # it was closed
+
     def threads(self) -> list[str]:
         """The threads that it has loaded."""
         found = self.call("thread/loaded/list", {}).get("data")
-        return [str(one) for one in found] if isinstance(found, list) else []
+        return [str(thread) for thread in found] if isinstance(found, list) else []
 
     def tui_of(self, thread: str) -> list[int]:
         """The processes of the TUI that has a thread open. The daemon reaches a TUI through a port
@@ -137,10 +148,13 @@ class Daemon:
                 if (message := self._message(*frame)) is not None:
                     return message
             self._socket.settimeout(max(0.001, end - time.monotonic()))
+            self._is_waiting = True
             try:
                 data = self._socket.recv(65536)
             except TimeoutError:
                 return None
+            finally:
+                self._is_waiting = False
             if not data:
                 raise Unreachable("the daemon has closed the connection")
             self._data += data
@@ -216,8 +230,8 @@ def _listening(port: int) -> list[int]:
         found = psutil.net_connections("tcp")
     except (psutil.Error, OSError):
         return []
-    return sorted({one.pid for one in found if one.pid and one.status == psutil.CONN_LISTEN
-                   and one.laddr and one.laddr.port == port})  # fmt: skip
+    listening = [c for c in found if c.status == psutil.CONN_LISTEN]
+    return sorted({c.pid for c in listening if c.pid and c.laddr and c.laddr.port == port})
 
 
 def tui_of(codex_home: str, thread: str) -> list[int]:

@@ -41,6 +41,8 @@ _RETRY, _LATER = 0.02, 2.0
 _QUICK_TRIES = 3000  # then only now and then: there is no daemon
 # Seconds between two tries to join a thread, and until that is given up.
 _JOIN_WAIT, _JOIN_PATIENCE = 0.05, 5.0
+# Seconds for a listener to read what a dead daemon has sent, and between two looks.
+_DRAIN_PATIENCE, _DRAIN_WAIT = 10.0, 0.005
 
 
 class Complete:
@@ -81,8 +83,17 @@ class Listener(threading.Thread):
         run = os.path.basename(os.path.dirname(folder))
         self._ours = os.fsencode(f"{RUN_VARIABLE}={run}")
         self._pause = threading.Event()
+        self._daemon: Daemon | None = None
         self.ready = threading.Event()
         """What is noted of the threads that were known before holds."""
+
+    def drain(self) -> None:
+        """Wait until everything that the daemon has sent so far is in our files."""
+        end = time.monotonic() + _DRAIN_PATIENCE
+        while (daemon := self._daemon) is not None and not daemon.is_drained():
+            if time.monotonic() > end:
+                return
+            self._pause.wait(_DRAIN_WAIT)
 
     def run(self) -> None:
         tries = 0
@@ -93,9 +104,11 @@ class Listener(threading.Thread):
                 tries += 1
                 self._pause.wait(_RETRY if tries < _QUICK_TRIES else _LATER)
                 continue
+            self._daemon = daemon
             try:
                 _Joined(daemon, self._folder, self._ours).listen(self.ready)
             except Exception:
+                self._daemon = None
                 tries = 0  # it is gone, or speaks otherwise: another one may come
                 self._pause.wait(_RETRY)
             finally:
@@ -126,7 +139,7 @@ class _Joined:
         for thread in self._known.difference(loaded):
             self._note(thread, running=False)
         while True:
-            for thread in sorted(self._wanted, key=lambda one: one in self._late):
+            for thread in sorted(self._wanted, key=lambda thread: thread in self._late):
                 self._join(thread)
                 if self._daemon.has_news():  # another may have become active, and cannot wait
                     break
@@ -263,15 +276,17 @@ class CodexTap(Database):
     def is_idle(self) -> bool:
         if self._listener is None or not self._listener.ready.is_set():
             return False
-        return not any(note["running"] for note in notes(self._folder).values())
+        return not any(known["running"] for known in notes(self._folder).values())
 
     def read(self, *, final: bool) -> Iterator[list[Read]]:
         if self._listener is None and not final:
             self._listener = Listener(self._home, self._folder)
             self._listener.start()
-        for thread, note in notes(self._folder).items():
+        elif self._listener is not None and final:
+            self._listener.drain()
+        for thread, known in notes(self._folder).items():
             if self._announced(thread):
-                about: Record = {"kind": "session", "session": thread, "tapped": note["whole"]}
+                about: Record = {"kind": "session", "session": thread, "tapped": known["whole"]}
                 yield [(about, "tapped", True)]
         for name in sorted(os.listdir(self._folder)):
             if name.startswith("msg_"):
@@ -300,9 +315,9 @@ def notes(folder: str) -> dict[str, dict[str, bool]]:
         with open(os.path.join(folder, _THREADS), encoding="utf-8", errors="replace") as file:
             for line in file:
                 try:
-                    note = json.loads(line)
-                    found[str(note["thread"])] = {
-                        "whole": note["whole"] is True, "running": note["running"] is True
+                    known = json.loads(line)
+                    found[str(known["thread"])] = {
+                        "whole": known["whole"] is True, "running": known["running"] is True
                     }  # fmt: skip
                 except (ValueError, TypeError, LookupError):
                     continue  # torn by a death

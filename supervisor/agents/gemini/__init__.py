@@ -32,7 +32,7 @@ class Gemini(NodeAgent):
 
     def settings_files(self, env: Mapping[str, str], cwd: str) -> list[str]:
         home = env.get("GEMINI_CLI_HOME") or env.get("HOME") or os.path.expanduser("~")
-        folders = [os.path.join(one, ".gemini", "settings.json") for one in (home, cwd)]
+        folders = [os.path.join(folder, ".gemini", "settings.json") for folder in (home, cwd)]
         return ["/etc/gemini-cli/settings.json", *folders]
 
     def trial(

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from ..protocol import Finding, OwnHooks, WayIn
 
 
-def home() -> str:
-    return os.path.abspath(os.environ.get("HERMES_HOME") or os.path.expanduser("~/.hermes"))
-
-
 class Hermes(Agent):
     name = "hermes"
     title = "Hermes"

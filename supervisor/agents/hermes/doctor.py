@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from ..protocol import BAD, OK
-from . import home
+from ..state_db import hermes_home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def losses(answer: dict[str, Any]) -> str:
 def state_db(arguments: list[str]) -> str:
     """Where a Hermes with these arguments keeps its sessions, profiles considered. From the
     outside; in a run, what counts is the path that Hermes itself opens."""
-    root = home()
+    root = hermes_home()
     parent = os.path.dirname(root)
     in_profile = os.path.basename(parent) == "profiles"
     name = _profile(arguments)

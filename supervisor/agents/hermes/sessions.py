@@ -67,10 +67,16 @@ def died_closing(session: Session, stream: ReplayedStream) -> bool:
 
 
 def left_unclosed(session: Session) -> bool:
-    """The TUI's gateway ends its rows last. A second signal raises in the handler of the first, and
-    the gateway then exits with 0 in the middle of that: with no hook run, and no row ended."""
+    """True if it exited with 0 in the middle of a turn, and ended no row.
+
+    The TUI's gateway ends its rows last. A second signal raises in the handler of the first, and
+    the gateway then exits in the middle of that, with no hook run. `chat -q` ends no row at all; if
+    a signal breaks its turn off in a tool, it may end the turn in order."""
     in_a_turn = session.in_flight and not session.stopped
-    return in_a_turn and session.ended is None and session.about.get("source") == "tui"
+    broken_off = "broken off" in session.sources
+    return (
+        in_a_turn and session.ended is None and (broken_off or session.about.get("source") == "tui")
+    )
 
 
 def was_cut_off(session: Session, reason: str | None) -> bool:

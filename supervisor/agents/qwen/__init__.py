@@ -32,7 +32,7 @@ class Qwen(NodeAgent):
 
     def settings_files(self, env: Mapping[str, str], cwd: str) -> list[str]:
         home = env.get("HOME") or os.path.expanduser("~")
-        folders = [os.path.join(one, ".qwen", "settings.json") for one in (home, cwd)]
+        folders = [os.path.join(folder, ".qwen", "settings.json") for folder in (home, cwd)]
         return ["/etc/qwen-code/settings.json", *folders]
 
     def not_recorded(self, arguments: list[str]) -> str | None:

@@ -10,9 +10,9 @@ import json
 import os
 
 from ....ipc import endpoint
+from ...agents.state_db import default_db
 from ...model.options import Options
 from ...model.text import printable
-from ...storage.run_folder import default_db
 from .. import options
 from ..errors import PROBLEMS, Parser
 from ..options import BY_NAME, TABLE, UsageError

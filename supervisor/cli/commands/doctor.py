@@ -7,16 +7,19 @@ own, against a model on loopback.
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ....ipc import endpoint
-from ...agents import other_user, probe, registry, unread
+from ...agents import node_guest, node_program, other_user, probe, registry, unread
 from ...agents.protocol import BAD, NOTE, OK
+from ...agents.transcript_findings import findings
 from ...model.text import printable
 from ...process import cause, interpreter, launch, platform
 from ...process.package import INJECTED_FOLDER
@@ -24,6 +27,7 @@ from ...storage import installs
 from ...storage import run_folder as runs
 from ...transcripts.settings import Settings, agent_to_follow, what_to_follow
 from .. import options
+from ..arguments import parse
 from ..errors import PROBLEMS, USAGE, CommandError, Parser
 from ..output import style, table
 from ..output.formatting import number
@@ -85,7 +89,7 @@ def main(argv: list[str]) -> int:
         from ..proof.trial import prove  # only with --prove
 
         with explained("still trying it out: the agent is started and killed, twice"):
-            checks += [Check(*one) for one in prove(command)]
+            checks += [Check(*finding) for finding in prove(command)]
     well = all(check.state != BAD for check in checks)
     if args.json:
         print(json.dumps({"well": well, "checks": [asdict(check) for check in checks]}, indent=2))
@@ -147,14 +151,22 @@ def _tried(name: str, check: Callable[[], str | Check], otherwise: str = BAD) ->
 def _state_folder() -> str:
     folder = runs.runs_folder()
     path = os.path.join(folder, f".doctor.{os.getpid()}")
-    with open(path, "xb") as file:
-        try:
-            file.write(b"x")
-            file.flush()
-            os.fsync(file.fileno())
-        finally:
-            os.unlink(path)
+    try:
+        with open(path, "xb") as file:
+            try:
+                file.write(b"x")
+                file.flush()
+                os.fsync(file.fileno())
+            finally:
+                os.unlink(path)
+    except OSError as error:
+        raise OSError(f"cannot write to {folder}: {error.strerror}; {_remedy(error)}") from None
     return f"{os.path.dirname(folder)} is writable"
+
+
+def _remedy(error: OSError) -> str:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return f"{'make room' if full else 'make it writable'}, or move it with XDG_STATE_HOME"
 
 
 def _socket() -> str:
@@ -268,7 +280,7 @@ def _broken(run: runs.Run) -> str | None:
 
 
 def _settings() -> str | Check:
-    chosen, _ = options.parse([])  # raises for a variable with which no agent would be started
+    chosen, _ = parse([])  # raises for a variable with which no agent would be started
     if chosen.problems:
         count = number(len(chosen.problems), "error")
         text = f"{count} in the settings: {'; '.join(chosen.problems)}"
@@ -290,10 +302,20 @@ def _oom_counter() -> str | Check:
 # -- a command ---------------------------------------------------------------------------------
 
 
+def _why_it_cannot_run(name: str) -> str:
+    if os.path.isdir(name) and os.sep in name:
+        return "is a directory; name a program in it"
+    if os.sep in name and os.path.exists(name):
+        return f"not executable; run: chmod +x {shlex.quote(name)}"
+    if os.sep in name:
+        return "there is no such file"
+    return "not found on your PATH; install it, or give its full path"
+
+
 def of_command(command: list[str]) -> list[Check]:
     path = shutil.which(command[0])
     if path is None:
-        return [Check("command", BAD, f"{command[0]}: not found, or not executable")]
+        return [Check("command", BAD, f"{command[0]}: {_why_it_cannot_run(command[0])}")]
     agent = registry.recognised(command)
     checks = [Check("command", OK, path)]
     if (becomes := other_user.becomes(command)) is not None:
@@ -355,7 +377,7 @@ def _remember(path: str, words: list[str], agent: Agent, answer: dict[str, Any])
 
 def _transcripts(command: list[str], agent: Agent) -> list[Check]:
     """What would be read from the files that the agent writes, or that the user named."""
-    chosen = options.parse([])[0]
+    chosen = parse([])[0]
     noted = what_to_follow(command, chosen)
     if not noted:
         left_alone = agent.writes_transcripts
@@ -365,7 +387,8 @@ def _transcripts(command: list[str], agent: Agent) -> list[Check]:
     readers = [registry.named(agent_to_follow(command, chosen)), registry.plain_lines()]
     place = settings.place()
     place.may_tap = not chosen.no_tap
-    found = [Check(*finding) for reader in readers for finding in reader.findings(place)]
+    place.is_recognised = agent.name == agent_to_follow(command, chosen)
+    found = [Check(*finding) for reader in readers for finding in findings(reader, place)]
     return [check for at, check in enumerate(found) if check not in found[:at]]
 
 
@@ -376,13 +399,26 @@ def _not_python(command: list[str], agent: Agent) -> list[Check]:
             "to check it: hermes-supervise doctor -- PYTHON SCRIPT"
         )
         return [Check("interpreter", NOTE, text)]
+    is_node = node_program.is_node(command, os.environ)
     if (title := unread.title_of(command)) is not None:
-        return [Check("agent", BAD, unread.why(title))]
+        text = unread.why(title, has_guest=is_node)
+        return [Check("agent", NOTE if is_node else BAD, text)]
     text = (
-        "not Python; it is captured only if it uses the protocol (docs/protocol.md), or with "
-        "--watch, which reads its transcript"
+        "it is captured only if it uses the protocol (docs/protocol.md), or with --watch, which "
+        "reads its transcript"
     )
-    return [Check("agent", NOTE, text)]
+    if not is_node:
+        return [Check("agent", NOTE, f"not Python; {text}")]
+    why = node_guest.restricted(command, os.environ)
+    if why is None and parse([])[0].no_tap:
+        why = "--no-tap leaves our guest in Node out"
+    if why is not None:
+        return [Check("agent", NOTE, f"Node; {why}, so {text}")]
+    text = (
+        "Node; its conversation is captured as far as it asks its model through fetch or http, as "
+        "the SDKs of OpenAI, Anthropic and Google do, or uses the protocol (docs/protocol.md)"
+    )
+    return [Check("agent", OK, text)]
 
 
 def _shim(gets_in: bool) -> Check:

@@ -4,8 +4,8 @@ Never reports on its own behalf, because it exits at once. Its records belong to
 topmost process that has our variables. All calls of a script share one stream, which ends with that
 process. Concurrent calls wait for each other, because they continue the same numbers.
 
-Without supervision it reads its input to the end and does nothing, so that a script with
-`… | tee >(hermes-supervise emit delta -)` behaves the same with and without supervision.
+Without supervision it reads its input to the end and does nothing else, so that a script with
+`… | hermes-supervise emit delta --tee -` behaves the same with and without supervision.
 """
 
 from __future__ import annotations
@@ -15,14 +15,17 @@ import codecs
 import fcntl
 import hashlib
 import os
+import signal
 import sys
 import time
 
-from ....ipc import endpoint
+from ....ipc import clock, endpoint
 from ...ingest.blocking_client import BlockingClient, NotDelivered
-from ...process.platform import command_line, environment, process_start
+from ...process.platform import command_line, environment, process_start, sees_processes
 from ...process.tree import ancestors
-from ..errors import CommandError, Parser
+from ...storage.run_folder import Run, settings
+from ...storage.run_notes import living_agent
+from ..errors import USAGE, CommandError, Parser
 
 _ROLES = ("user", "assistant", "system", "tool")
 # If nobody accepts the connection now, a successor may do so in a moment.
@@ -32,10 +35,10 @@ _VARIABLES = (endpoint.SOCKET_VARIABLE, endpoint.SPOOL_VARIABLE, endpoint.RUN_VA
 _EXAMPLE = """\
 in a script started with `hermes-supervise -- ./script`:
   %(prog)s message --role user "$QUESTION"
-  my-model "$QUESTION" | tee >(%(prog)s delta -)
+  my-model "$QUESTION" | %(prog)s delta --tee -
   %(prog)s end
 
-without supervision it reads its input and does nothing"""
+without supervision it reads its input and, with --tee, prints it"""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -59,6 +62,8 @@ def parser() -> argparse.ArgumentParser:
         "delta", help="report a piece of the reply in progress; - streams standard input"
     )
     delta.add_argument("--reasoning", action="store_true", help="this is reasoning, not the reply")
+    delta.add_argument("--tee", action="store_true",
+                       help="with -: print each piece as well, once it is recorded")  # fmt: skip
     title = kinds.add_parser("title", help="set the session's title")
     for kind in (message, delta, title):
         kind.add_argument("text", metavar="TEXT", help="the text; - reads standard input")
@@ -71,30 +76,45 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str]) -> int:
     args = parser().parse_args(argv)
     reads_input = getattr(args, "text", None) == "-"
+    tee = getattr(args, "tee", False)
+    if tee and not reads_input:
+        raise CommandError("--tee needs -, which reads standard input", USAGE)
     switched_off = os.environ.get(endpoint.SWITCH_VARIABLE) == "0"
     if switched_off or not all(os.environ.get(name) for name in _VARIABLES):
         if reads_input:
-            _discard_input()
+            _read_the_rest(tee)
         return 0
     try:
         emitter = Emitter(args.session or os.environ[endpoint.RUN_VARIABLE])
         if args.kind == "delta" and reads_input:
-            emitter.stream_input(reasoning=args.reasoning)
+            emitter.stream_input(reasoning=args.reasoning, tee=tee)
         else:
             emitter.send(_record(args))
     except NotDelivered as why:
         if reads_input:
-            _discard_input()  # whoever writes to us must not be stopped by our failure
+            _read_the_rest(tee)  # whoever writes to us must not be stopped by our failure
         raise CommandError(f"not recorded: {why}") from None
     return 0
 
 
-def _discard_input() -> None:
+def _read_the_rest(tee: bool) -> None:
+    """Read standard input to its end without recording it."""
     try:
-        while os.read(0, _BLOCK):
-            pass
+        while data := os.read(0, _BLOCK):
+            _pass_on(data, tee)
     except OSError:
         pass  # there is no input
+
+
+def _pass_on(data: bytes, tee: bool) -> None:
+    try:
+        while tee and data:
+            data = data[os.write(1, data) :]
+    except BrokenPipeError:
+        # Nobody reads it: as any other command in a pipe. Not the default from the start, because
+        # the supervisor's socket may be closed, too.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
 
 
 class Emitter:
@@ -103,16 +123,19 @@ class Emitter:
     def __init__(self, session: str) -> None:
         self._session = session
         self._address, self._folder, run = (os.environ[name] for name in _VARIABLES)
-        owner = _script()
+        above = _above()
+        owner = _left_by(above, self._folder) or above[-1]
         name = f"{run} {owner} {process_start(owner)}"
         self._stream = hashlib.sha256(name.encode()).hexdigest()[:32]
-        self._about: dict[str, object] = {"argv": command_line(owner), "executable": None}
+        self._about: dict[str, object] = {
+            "argv": command_line(owner), "executable": None, "boot": clock.boot(),
+        }  # fmt: skip
         if owner != os.getpid():
             self._about["for"] = owner
 
     def send(self, record: dict[str, object]) -> None:
         """Returns when the record is acknowledged."""
-        common = {"session": self._session, "at": time.time()}
+        common = {"session": self._session, "at": time.time(), "mono": clock.now()}
         start = {"kind": "session", **common, "cwd": os.getcwd()}
         is_session = record["kind"] == "session"
         records = [{**common, **record}] if is_session else [start, common | record]
@@ -143,25 +166,43 @@ class Emitter:
         finally:
             client.close()
 
-    def stream_input(self, *, reasoning: bool) -> None:
-        """Send standard input as it comes, to its end."""
+    def stream_input(self, *, reasoning: bool, tee: bool) -> None:
+        """Send standard input as it comes, to its end. `tee`: print it as well, each piece once it
+        is recorded."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         while data := os.read(0, _BLOCK):
-            if piece := decoder.decode(data):
-                self.send(_delta(piece, reasoning=reasoning))
+            try:
+                if piece := decoder.decode(data):
+                    self.send(_delta(piece, reasoning=reasoning))
+            finally:
+                _pass_on(data, tee)
         if rest := decoder.decode(b"", final=True):
             self.send(_delta(rest, reasoning=reasoning))
 
 
-def _script() -> int:
-    """The topmost process of this run above us: the script, or the process that started it."""
+def _above() -> list[int]:
+    """The processes of this run from us up to the topmost: the script, or the process that started
+    it."""
     variable = os.fsencode(f"{endpoint.SOCKET_VARIABLE}={os.environ[endpoint.SOCKET_VARIABLE]}")
-    topmost = os.getpid()
-    for pid in ancestors(topmost):
+    above = [os.getpid()]
+    for pid in ancestors(above[0]):
         if variable not in environment(pid):
             break
-        topmost = pid
-    return topmost
+        above.append(pid)
+    return above
+
+
+def _left_by(above: list[int], folder: str) -> int | None:
+    """The command of the run, if we are not below it any more: a process in between has ended, as
+    the tee of `tee >(hermes-supervise emit delta -)` may have. None: we are, or it is not known.
+    The run of a launcher that has ended is for another process, which we need not be a part of."""
+    agent = living_agent(folder)
+    if agent is None or agent[0] in above or not sees_processes():
+        return None
+    started, words = settings(Run(folder, -1)).get("command") or [""], command_line(agent[0])
+    last = words[-len(started) :] or [""]  # behind the interpreter of a script
+    same = os.path.basename(last[0]) == os.path.basename(started[0]) and last[1:] == started[1:]
+    return agent[0] if same else None
 
 
 def _record(args: argparse.Namespace) -> dict[str, object]:

@@ -1,7 +1,8 @@
 """`hermes-supervise fleet`: the sessions of every machine on the replica; recovers those of a lost
 one.
 
-Never decides that a machine is lost: a person says so, and only when its lease is over.
+Never decides that a machine is lost: a person or the platform says so, or the user has set how long
+a machine may be silent; and only when its lease is over.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ from ...replica import places, seal, tables
 from ...replica.conninfo import checked
 from ...run import lost_machine, notice
 from ...storage import run_folder as runs
-from .. import options
+from ..arguments import parse
 from ..errors import PROBLEMS, USAGE, CommandError, Parser
 from ..fleet import doctor, listing, page
+from ..options import settings_file
 from ..output import style
 from ..output.formatting import number, one_line
 from ..output.progress import Progress
 from .recover import run_hooks
 from .report import write_page
 
+# How often a command that waits asks the database.
+_LOOK = 2.0
 _INSTALL = "install hermes-supervise[postgres] to use a replica (psycopg cannot be loaded: {})"
 
 
@@ -42,8 +46,8 @@ def parser() -> argparse.ArgumentParser:
     parts = command.add_subparsers(dest="what", metavar="WHAT")
     helps = {
         "list": "list machines, runs and sessions",
-        "recover": "write the sessions of a lost machine to this one's state.db",
-        "lost": "declare a machine lost: from then on others may recover its sessions",
+        "recover": "write the sessions of a silent or lost machine to this one's state.db",
+        "lost": "declare a machine lost: where its sessions are recovered, their hooks are run",
         "report": "write the list as one self-contained HTML page",
         "forget": "delete finished runs from the replica",
         "init": "make the tables, once for a database",
@@ -59,6 +63,8 @@ def parser() -> argparse.ArgumentParser:
     made["recover"].add_argument("--db", metavar="PATH", help="the state.db to write to")
     made["lost"].add_argument("machine", metavar="MACHINE", help="its name or id")
     made["lost"].add_argument("--because", default="", metavar="TEXT", help="a note for others")
+    made["lost"].add_argument("--wait", action="store_true",
+                              help="wait until its lease is over, a minute at most")  # fmt: skip
     made["report"].add_argument("-o", "--output", metavar="FILE",
                                 help="the file to write (default: standard output)")  # fmt: skip
     forget = made["forget"]
@@ -68,19 +74,19 @@ def parser() -> argparse.ArgumentParser:
     forget.add_argument("--older-than", metavar="DAYS", type=float,
                         help="only runs without a record for DAYS days")  # fmt: skip
     forget.add_argument("--even-unrecovered", action="store_true",
-                        help="also runs of a machine that is gone that nobody has recovered",
+                        help="also runs that nobody has recovered, if their machine is gone",
     )  # fmt: skip
     forget.add_argument("--dry-run", action="store_true", help="only say how many runs")
     made["key"].add_argument("path", metavar="FILE", help="the file to make")
-    for one in (command, *made.values()):
-        one.add_argument("--replica", metavar="CONNINFO", default=argparse.SUPPRESS,
-                         help="the database (default: the `replica` setting)")  # fmt: skip
-        one.add_argument("--replica-key", metavar="FILE", default=argparse.SUPPRESS,
-                         help="the key (default: the `replica_key` setting)")  # fmt: skip
-        style.add_options(one)
-    for one in (command, made["list"]):
-        one.add_argument("-w", "--watch", action="store_true", default=argparse.SUPPRESS,
-                         help="keep the list on screen, live; q leaves")  # fmt: skip
+    for part in (command, *made.values()):
+        part.add_argument("--replica", metavar="CONNINFO", default=argparse.SUPPRESS,
+                          help="the database (default: the `replica` setting)")  # fmt: skip
+        part.add_argument("--replica-key", metavar="FILE", default=argparse.SUPPRESS,
+                          help="the key (default: the `replica_key` setting)")  # fmt: skip
+        style.add_options(part, subcommand=part is not command)
+    for part in (command, made["list"]):
+        part.add_argument("-w", "--watch", action="store_true", default=argparse.SUPPRESS,
+                          help="keep the list on screen, live; q leaves")  # fmt: skip
     return command
 
 
@@ -88,7 +94,7 @@ def main(argv: list[str]) -> int:
     args = parser().parse_args(argv)
     if args.what == "key":
         return _make_key(args)
-    chosen, _ = options.parse([])
+    chosen, _ = parse([])
     if getattr(args, "replica_key", None) is not None:
         chosen.replica_key = os.path.abspath(args.replica_key)
     where = getattr(args, "replica", None) or chosen.replica
@@ -202,6 +208,9 @@ def _lost(args: argparse.Namespace, chosen: Any, where: str) -> int:
     server = _server(where)
     try:
         machine = _named(server.machines(), args.machine)
+        while args.wait and machine["state"] == "alive":
+            time.sleep(max(0.1, min(machine["lease"], _LOOK)))
+            machine = _named(server.machines(), machine["machine"])
         if machine["state"] == "alive":
             left = f"{machine['lease']:.0f} s"
             raise CommandError(
@@ -210,24 +219,36 @@ def _lost(args: argparse.Namespace, chosen: Any, where: str) -> int:
             )  # fmt: skip
         if machine["state"] == "stale" and not server.lose(machine["machine"], args.because):
             raise CommandError("it has just reported to the database: it is not lost", PROBLEMS)
+        _ask_for_hooks(server, where)
         if args.json:
             print(json.dumps({"lost": machine["machine"]}))
         else:
             next_step = "recover its sessions with `hermes-supervise fleet recover --all-lost`"
             print(f"machine {printable(machine['name'])} is declared lost; {next_step}")
-        return 0
     finally:
         server.close()
+    run_hooks()
+    return 0
+
+
+def _ask_for_hooks(server: Any, where: str) -> list[str]:
+    """Of what was recovered here, whether the hooks may run by now; the runs whose hooks wait."""
+    me, target = places.machine(), places.target_folder(where)
+    for run in places.waiting_claims(target):
+        claim = places.claim_of(target, run)
+        answer = server.ask_for_hooks(me, claim["machine"], claim["run"], claim["lost_after"])
+        places.answer_claim(target, run, *answer)
+    return places.waiting_claims(target)
 
 
 def _named(machines: list[dict[str, Any]], word: str) -> dict[str, Any]:
-    found = [one for one in machines if word in (one["machine"], one["name"])]
+    found = [machine for machine in machines if word in (machine["machine"], machine["name"])]
     if len(found) == 1:
         return found[0]
     if not found:
         raise CommandError(f"no machine {printable(word)}; `hermes-supervise fleet` lists them",
                            USAGE)  # fmt: skip
-    ids = ", ".join(one["machine"] for one in found)
+    ids = ", ".join(machine["machine"] for machine in found)
     raise CommandError(f"several machines are called {printable(word)}; use an id: {ids}", USAGE)
 
 
@@ -240,9 +261,11 @@ def _recover(args: argparse.Namespace, chosen: Any, where: str) -> int:
     gc.disable()  # the collector would walk through every message again and again
     runs.runs_folder()  # raises if it cannot be used
     chosen.db = args.db or chosen.db
-    server = _server(where)
+    server, target = _server(where), places.target_folder(where)
     try:
-        machines = {one["machine"]: one for one in server.machines()}
+        if chosen.replica_lost_after:
+            _lose_silent(server, chosen.replica_lost_after)
+        machines = {machine["machine"]: machine for machine in server.machines()}
         wanted = _wanted(server, args, machines)
         reports, failed = [], {}
         progress = Progress(len(wanted))
@@ -250,17 +273,19 @@ def _recover(args: argparse.Namespace, chosen: Any, where: str) -> int:
             progress.begin_run()
             try:
                 reports += lost_machine.recover(
-                    server, machines[machine], run, chosen, progress.wrote
+                    server, target, machines[machine], run, chosen, progress.wrote
                 )
             except lost_machine.Refused as error:
-                failed[run] = _why(str(error), machines[machine])
+                failed[run] = str(error)
         progress.end()
+        waiting = {r: places.claim_of(target, r)["name"] for r in _ask_for_hooks(server, where)}
     finally:
         server.close()
     hooks_continue = not run_hooks()
     complete = not failed and all(report.complete for report in reports)
     if args.json:
-        answer = {"recovered": [asdict(report) for report in reports], "failed": failed}
+        answer = {"recovered": [asdict(report) for report in reports], "failed": failed,
+                  "hooks_wait": waiting}  # fmt: skip
         print(json.dumps(answer, indent=2))
         return 0 if complete else PROBLEMS
     styled = style.for_output(args)
@@ -270,21 +295,23 @@ def _recover(args: argparse.Namespace, chosen: Any, where: str) -> int:
         for problem in report.problems:
             print(f"    {styled(printable(problem), 'yellow')}")
         if report.resume:
-            print(f"    {report.resume}")
+            print(f"    {notice.supervised(report.resume)}")
     for run, why in failed.items():
         launch.say(f"run {run} was not recovered: {printable(why)}")
     if not reports and not failed:
         print("nothing to recover")
-    if hooks_continue:
+    for name in sorted(set(waiting.values())):
+        print(f"hooks wait: machine {printable(name)} is silent, not declared lost; if it is gone "
+              f"for good, run `hermes-supervise fleet lost {printable(name)}`")  # fmt: skip
+    if hooks_continue and not waiting:
         print("hooks continue in the background; see `hermes-supervise hooks`")
     return 0 if complete else PROBLEMS
 
 
-def _why(text: str, machine: dict[str, Any]) -> str:
-    if "declared lost" not in text:
-        return text
-    name = printable(machine["name"])
-    return f"{text}; if {name} is gone for good, run `hermes-supervise fleet lost {name}` first"
+def _lose_silent(server: Any, seconds: float) -> None:
+    for machine in server.machines():
+        if machine["state"] == "stale":
+            server.lose(machine["machine"], f"silent for more than {seconds:.0f} s", seconds)
 
 
 def _wanted(
@@ -320,7 +347,9 @@ def _forget(args: argparse.Namespace, chosen: Any, where: str) -> int:
         candidates = server.forgettable(machine, older)
         if args.session:
             spoken = _spoken_in(server, args.session)
-            candidates = [one for one in candidates if (one[0], one[1]) in spoken]
+            candidates = [
+                candidate for candidate in candidates if (candidate[0], candidate[1]) in spoken
+            ]
         done, kept = [], {}
         for owner, run, is_open, is_alive in candidates:
             if is_open and (is_alive or not args.even_unrecovered):
@@ -370,7 +399,10 @@ def _runs_of(server: Any, word: str) -> list[tuple[str, str, str]]:
 
 def _make_key(args: argparse.Namespace) -> int:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    folder = os.path.dirname(os.path.abspath(args.path))
     try:
+        if folder == os.path.dirname(settings_file()):
+            os.makedirs(folder, 0o700, exist_ok=True)  # as the documented place may not be there
         with open(os.open(args.path, flags, 0o600), "w") as file:
             file.write(seal.new_key())
     except FileExistsError:
@@ -418,7 +450,9 @@ def _doctor(args: argparse.Namespace, chosen: Any, where: str) -> int:
     bad = any(verdict == "bad" for _, verdict, _ in findings)
     if args.json:
         names = ("about", "verdict", "text")
-        print(json.dumps([dict(zip(names, one, strict=True)) for one in findings], indent=2))
+        print(
+            json.dumps([dict(zip(names, finding, strict=True)) for finding in findings], indent=2)
+        )
     else:
         styled = style.for_output(args)
         colours = {"ok": "green", "note": "yellow", "bad": "red"}

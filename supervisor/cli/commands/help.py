@@ -6,6 +6,7 @@ import argparse
 from importlib import import_module
 
 from ..errors import USAGE, CommandError, Parser
+from ..options import suggestion
 
 
 def parser() -> argparse.ArgumentParser:
@@ -22,7 +23,8 @@ def main(argv: list[str]) -> int:
         print(usage(), end="")
         return 0
     if name not in COMMANDS:
-        raise CommandError(f"no command {name!r}; `hermes-supervise --help` lists them", USAGE)
+        close = suggestion(name, COMMANDS) or "; `hermes-supervise --help` lists them"
+        raise CommandError(f"no command {name!r}{close}", USAGE)
     status = import_module(f".{name.replace('-', '_')}", __package__).main(["--help"])
     assert isinstance(status, int)
     return status

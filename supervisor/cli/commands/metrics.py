@@ -12,6 +12,7 @@ import os
 from ...hooks import queue
 from ...storage import counters
 from ...storage import run_folder as runs
+from ...storage.run_notes import living_agent
 from ..errors import Parser
 from .sessions import to_recover
 
@@ -64,7 +65,7 @@ def _lines() -> list[str]:
     totals = counters.add_up(paths)
     lines = [_metric(name, "counter", what, totals[key]) for key, name, what in _COUNTERS]
     waiting = to_recover()
-    running = sum(runs.living_agent(runs.Run(folder, -1)) is not None for folder in folders)
+    running = sum(living_agent(folder) is not None for folder in folders)
     states = [state for state, _ in queue.all_entries()]
     lines.append(_metric("runs_running", "gauge", "Runs whose agent is alive.", running))
     lines.append(_metric("runs_waiting", "gauge", "Runs that wait for recovery.", len(waiting)))

@@ -23,6 +23,7 @@ from ...recovery.reading import agent_of, is_alive, not_captured, open_calls
 from ...recovery.replay import replay
 from ...run import notice, out_of_reach
 from ...storage import run_folder as runs
+from ...storage import run_lock, run_notes
 from ..errors import USAGE, CommandError, Parser
 from ..output import replicated, style, table
 from ..output.formatting import number, one_line, size
@@ -95,7 +96,7 @@ def look(folder: str, now: float) -> Run | None:
     streams = _streams(run)
     if streams is None:
         return None
-    agent = runs.living_agent(run)
+    agent = run_notes.living_agent(run.folder)
     alive = [stream for stream in streams if is_alive(stream)]
     pids = {(stream.peer or stream.hello)["pid"] for stream in alive}
     pids |= {agent[0]} if agent else set()
@@ -126,7 +127,7 @@ def look(folder: str, now: float) -> Run | None:
 def _not_captured(run: runs.Run, command: list[str], pid: int) -> str | None:
     """Why nothing is captured of an agent that has sent nothing."""
     user = user_of(pid)
-    user = user if user not in (None, os.getuid()) else runs.other_user(run)
+    user = user if user not in (None, os.getuid()) else run_notes.other_user(run.folder)
     if user is not None:
         return other_user.seen(user)
     agent = registry.recognised(command) if command else None
@@ -150,7 +151,7 @@ def _streams(run: runs.Run) -> list[ReplayedStream] | None:
 def _supervisor(folder: str, *, agent_lives: bool) -> dict[str, Any]:
     """The state of the supervisor: alive; adopted: a successor took over; finishing: the agent is
     dead and is being recovered; lost: a living agent without a supervisor; gone: neither."""
-    pid = runs.holder_of(folder)
+    pid = run_lock.holder_of(folder)
     if pid is None:
         return {"state": "lost" if agent_lives else "gone", "pid": None}
     words = command_line(pid)
@@ -202,7 +203,7 @@ def _session(session: Session, stream: ReplayedStream, now: float) -> dict[str, 
 
 def _replica(run: runs.Run, stream: ReplayedStream) -> dict[str, Any]:
     """The numbers of the last journaled and replicated records; nothing without a replica."""
-    if runs.replica_of(run.folder) is None:
+    if run_notes.replica_of(run.folder) is None:
         return {}
     name = str(stream.hello.get("stream"))
     found = replicated.progress(name)

@@ -21,7 +21,7 @@ from ...run import notice
 from ...run.recover import finish_left_behind
 from ...storage import run_folder as runs
 from ..errors import PROBLEMS, Parser
-from ..output import style
+from ..output import style, table
 from ..output.patience import explained
 from ..output.progress import Progress
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _HOOK_PATIENCE = 10.0
 # How long it waits for a job that outlived its supervisor.
 _JOB_PATIENCE = 30.0
+_INDENT = "    "
 
 
 @dataclass
@@ -105,13 +106,18 @@ def _recover(names: list[str]) -> Recovery:
                 finished = finish_left_behind(run, progress=progress.wrote)
             speakers = runs.retire(run)
         except Exception as fault:  # it must not keep the other runs from being recovered
-            says_why = isinstance(fault, OSError | NotPutAway)
-            result.failed[name] = str(fault) if says_why else type(fault).__name__
+            result.failed[name] = _why(fault, folder)
             continue
         result.settled += finished.reports
         result.running += [name] * bool(finished.living or speakers)
     progress.end()
     return result
+
+
+def _why(fault: Exception, folder: str) -> str:
+    if isinstance(fault, OSError) and fault.strerror:
+        return f"{fault.filename or folder}: {fault.strerror}"
+    return str(fault) if isinstance(fault, OSError | NotPutAway) else type(fault).__name__
 
 
 def run_hooks() -> bool:
@@ -147,22 +153,34 @@ def _notify(result: Recovery) -> None:
 
 
 def _lines(result: Recovery, styled: style.Style) -> list[str]:
-    lines = []
+    lines: list[str] = []
+
+    def about(name: str, what: str, colour: str, more: str = "") -> None:
+        """What became of a session or a run, folded before it is coloured."""
+        first, *rest = table.fold(f"{name}  {what}{more}", styled.width, _INDENT)
+        first = first.removeprefix(name).replace(what, styled(what, colour), 1)
+        lines.extend([styled(name, "bold") + first, *rest])
+
+    def below(text: str, colour: str = "") -> None:
+        lines.extend(styled(line, colour)
+                     for line in table.fold(_INDENT + text, styled.width, _INDENT))  # fmt: skip
+
     for report in result.settled:
-        name = styled(printable(report.session), "bold")
-        outcome = styled(report.outcome, "green" if report.complete else "red")
-        lines.append(f"{name}  {outcome}; {report.cause}; {notice.recovered(report)}")
+        colour = "green" if report.complete else "red"
+        more = f"; {report.cause}; {notice.recovered(report)}"
+        about(printable(report.session), report.outcome, colour, more)
         if (no_reply := notice.missing_reply(report)) is not None:
-            lines.append(f"    {no_reply}")
+            below(no_reply)
         for problem in report.problems:
-            lines.append(f"    {styled(printable(problem), 'yellow')}")
+            below(printable(problem), "yellow")
     for name in result.supervised:
-        lines.append(f"{name}  still supervised, or being recovered by another process")
+        about(name, "still supervised, or being recovered by another process", "")
     for name in result.running:
-        lines.append(f"{name}  has a process that is still running; left alone")
+        about(name, "has a process that is still running; left alone", "")
     for name in result.unknown:
-        lines.append(f"{printable(name)}  no such run; it may have been recovered already")
+        about(printable(name), "no such run; it may have been recovered already", "")
     for name, why in result.failed.items():
-        failed = styled("could not be recovered", "red")
-        lines.append(f"{printable(name)}  {failed}: {printable(why)}")
+        about(printable(name), "could not be recovered", "red", f": {printable(why)}")
+        if notice.is_disk_full(why):
+            below("make room there, then run `hermes-supervise recover` again")
     return lines or ["nothing to recover"]

@@ -16,6 +16,8 @@ from ...recovery import report as reports
 from ...recovery.report import SessionReport
 from ...run import notice, out_of_reach
 from ...storage import run_folder as runs
+from ...storage import run_lock
+from ...storage.run_notes import living_agent
 from ..errors import PROBLEMS, USAGE, CommandError, Parser
 from ..output import pager, style, table
 from ..output.formatting import ago, number, one_line
@@ -119,9 +121,9 @@ def to_recover() -> list[str]:
     waiting = []
     for folder in runs.left_behind():
         run = runs.Run(folder, -1)
-        if runs.holder_of(folder) is not None and not runs.is_held_by_orphan(folder):
+        if run_lock.holder_of(folder) is not None and not run_lock.is_held_by_orphan(folder):
             continue
-        if runs.living_agent(run) is not None:
+        if living_agent(run.folder) is not None:
             continue
         if not runs.waits_for_nothing_else(run):
             waiting.append(run.name)

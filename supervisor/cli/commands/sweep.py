@@ -14,12 +14,12 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
+from ...agents.state_db import default_db
 from ...model.text import printable
 from ...recovery import stale_sessions
 from ...recovery.stale_sessions import Leaked
 from ...statedb.sweep import OpenSessions
 from ...statedb.writer import StateDbError
-from ...storage import run_folder as runs
 from ..errors import USAGE, CommandError, Parser
 from ..output import style
 from ..output.formatting import number
@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     args = parser().parse_args(argv)
-    path = os.path.abspath(args.db or runs.default_db())
+    path = os.path.abspath(args.db or default_db())
     if not os.path.exists(path):
         raise CommandError(f"{path} does not exist; use --db to name a state.db", USAGE)
     try:

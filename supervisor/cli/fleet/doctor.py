@@ -29,10 +29,11 @@ def findings(where: str, key: str | None) -> list[tuple[str, str, str]]:
             found.append(("encryption", "ok" if encrypted else "bad", text))
         found.append(_privacy(key))
         lacking = server.lacking_rights()
-        text = f"lacking on {', '.join(lacking)}" if lacking else "sufficient"
+        text = f"lacking on {', '.join(lacking)}; GRANT them" if lacking else "sufficient"
         found.append(("rights", "bad" if lacking else "ok", text))
         text = f"this machine is {abs(off):.1f} s {'behind' if off > 0 else 'ahead'}"
         text += "; leases go by the database's clock"
+        text += "; set it, so that times on the pages agree" if abs(off) > 2 else ""
         found.append(("clock", "note" if abs(off) > 2 else "ok", text))
         found += _durability(server.settings())
     finally:
@@ -43,7 +44,9 @@ def findings(where: str, key: str | None) -> list[tuple[str, str, str]]:
 
 def _privacy(key: str | None) -> tuple[str, str, str]:
     if key is None:
-        return "records", "note", "stored as they are: who reads the tables reads the sessions"
+        text = "stored as they are: who reads the tables reads the sessions; "
+        text += "--replica-key encrypts them"
+        return "records", "note", text
     try:
         first = seal.id_of(seal.read_keys(key)[0]).hex()
     except seal.KeyProblem as error:
@@ -56,10 +59,10 @@ def _privacy(key: str | None) -> tuple[str, str, str]:
 def _durability(settings: dict[str, str]) -> list[tuple[str, str, str]]:
     """What `replicated` means on this server."""
     if settings.get("fsync") == "off":
-        return [("durability", "bad", "fsync is off: a crash of the server loses records")]
+        return [("durability", "bad", "fsync is off: a crash of the server loses records; set it")]
     if not settings.get("synchronous_standby_names"):
-        text = "a replicated record survives a crash of the server, not the loss of its disk: no "
-        return [("durability", "note", text + "synchronous standby is set")]
+        text = "a replicated record survives a crash of the server, not the loss of its disk; set "
+        return [("durability", "note", text + "synchronous_standby_names for that")]
     text = "a replicated record survives the loss of the server: a standby has it as well"
     return [("durability", "ok", text)]
 
@@ -72,4 +75,5 @@ def _lag(where: str) -> tuple[str, str, str]:
         return "lag", "bad", str(status["problem"])
     if not behind:
         return "lag", "ok", "everything that this machine read is replicated"
-    return "lag", "note", f"{number(behind, 'stream')} not replicated to the end"
+    text = f"{number(behind, 'stream')} not replicated to the end; the rest follows by itself"
+    return "lag", "note", text

@@ -27,14 +27,15 @@ def look(server: Server, sealer: Sealer) -> Found:
     machines, runs, sessions = server.machines(), server.runs(), server.sessions()
     by_id = {machine["machine"]: machine for machine in machines}
     by_run: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for one in sessions:
-        title = one["title"]
+    for session in sessions:
+        title = session["title"]
         if title is not None:
-            title = sealer.open_text(title, title_space(one["session"]))
-        spoken = by_run.setdefault((one["machine"], one["run"]), [])
-        spoken.append({"session": one["session"], "title": title})
+            title = sealer.open_text(title, title_space(session["session"]))
+        spoken = by_run.setdefault((session["machine"], session["run"]), [])
+        spoken.append({"session": session["session"], "title": title})
     for run in runs:
         run["state"] = state_of(run, by_id)
+        run["hooks"] = hooks_of(run)
         run["went_on"] = run["recovered_at"] is not None and run["heard"] > run["recovered_at"]
         run["sessions"] = by_run.get((run["machine"], run["run"]), [])
     return {"machines": machines, "runs": runs}
@@ -52,6 +53,15 @@ def state_of(run: dict[str, Any], machines: dict[str, dict[str, Any]]) -> str:
     return str(machine["state"]) if machine is not None else "unknown"
 
 
+def hooks_of(run: dict[str, Any]) -> str | None:
+    """Of a run that another machine has recovered: `given` to it, or `due`, which they are until
+    the loss is declared. None: its own machine runs them."""
+    if run["hooks_by"] not in (None, run["machine"]):
+        return "given"
+    copied = run["claimed_by"] not in (None, run["machine"])
+    return "due" if copied and run["ended_at"] is None else None
+
+
 def lines(
     machines: list[dict[str, Any]], runs_there: list[dict[str, Any]], styled: style.Style
 ) -> list[str]:
@@ -61,12 +71,12 @@ def lines(
     names = {machine["machine"]: machine["name"] for machine in machines}
     rows = [
         Row(
-            [one_line(printable(one["name"])), one["machine"], one["state"],
-             ago(one["seen"], now)],
-            {0: "bold", 2: STYLES.get(one["state"], "")},
+            [one_line(printable(machine["name"])), machine["machine"], machine["state"],
+             ago(machine["seen"], now)],
+            {0: "bold", 2: STYLES.get(machine["state"], "")},
             [],
         )
-        for one in machines
+        for machine in machines
     ]  # fmt: skip
     columns = [Column("MACHINE"), Column("ID"), Column("STATE"), Column("LAST SEEN", least=8)]
     lines = table.render(columns, rows, styled)
@@ -79,11 +89,15 @@ def lines(
         by = names.get(run["claimed_by"], run["claimed_by"])
         where = f" by {printable(by)}" if state in ("recovered", "recovering") and by else ""
         notes = []
-        for one in run["sessions"]:
-            title = f"  {one_line(printable(one['title']))}" if one["title"] else ""
-            notes.append((f"\u2514 {one_line(printable(one['session']))}{title}", ""))
+        if run["hooks"] == "due":
+            where += ", hooks due"
+            name = printable(names.get(run["machine"], run["machine"]))
+            notes.append((f"hermes-supervise fleet lost {name}", table.COMMAND))
+        for session in run["sessions"]:
+            title = f"  {one_line(printable(session['title']))}" if session["title"] else ""
+            notes.append((f"\u2514 {one_line(printable(session['session']))}{title}", ""))
             if state == "lost" or run["went_on"]:
-                command = f"hermes-supervise fleet recover {printable(one['session'])}"
+                command = f"hermes-supervise fleet recover {printable(session['session'])}"
                 notes.append((command, table.COMMAND))
         cells = [run["run"], one_line(printable(names.get(run["machine"], "unknown"))),
                  state + where, f"{run['records']:,}", ago(run["heard"], now)]  # fmt: skip

@@ -37,20 +37,21 @@ def _machine(
     if machine["lost_because"]:
         about += f": {machine['lost_because']}"
     parts = [
-        f"<section><h2>{escaped(one_line(machine['name']))}</h2>",
+        f'<section class="machine"><h2>{escaped(one_line(machine["name"]))}</h2>',
         f'<p class="when"><code>{escaped(machine["machine"])}</code> {escaped(about)}</p><dl>',
     ]
     for run in runs:
         by = names.get(run["claimed_by"], run["claimed_by"])
         state = run["state"]
         state += f" by {by}" if state in ("recovered", "recovering") and by else ""
+        state += ", hooks due" if run["hooks"] == "due" else ""
         facts = f"{state}; {run['records']:,} records, the last one {ago(run['heard'], now)}"
         lines = [f"<p>{escaped(facts)}</p>"]
-        for one in run["sessions"]:
-            title = f" {one_line(one['title'])}" if one["title"] else ""
-            lines.append(f"<p><code>{escaped(one['session'])}</code>{escaped(title)}</p>")
+        for session in run["sessions"]:
+            title = f" {one_line(session['title'])}" if session["title"] else ""
+            lines.append(f"<p><code>{escaped(session['session'])}</code>{escaped(title)}</p>")
             if run["state"] == "lost":
-                command = f"hermes-supervise fleet recover {one['session']}"
+                command = f"hermes-supervise fleet recover {session['session']}"
                 lines.append(f'<p class="branch"><code>{escaped(command)}</code></p>')
         parts.append(
             f"<div><dt><code>{escaped(run['run'])}</code></dt><dd>{''.join(lines)}</dd></div>"

@@ -24,8 +24,8 @@ _LANE, _LEFT = 26.0, 8.0
 _WIDTHS = {"wide": 960.0, "narrow": 340.0}
 _LETTER = 6.7
 # Facts that are a path or a command, or end in one.
-_CODE = ("resume it", "state.db", "left running")
-_ENDS_IN_CODE = "hooks"
+_CODE = ("resume it", "state.db")
+_ENDS_IN_CODE = ("hooks", "left running")
 
 
 def page(
@@ -93,11 +93,12 @@ def _label(name: str) -> str:
 
 
 def _fact(name: str, line: str) -> str:
+    if line.startswith(" "):
+        return f'<p class="branch"><code>{_text(line)}</code></p>'
     if name in _CODE:
-        opening = '<p class="branch">' if line.startswith(" ") else "<p>"
-        return f"{opening}<code>{_text(line)}</code></p>"
+        return f"<p><code>{_text(line)}</code></p>"
     before, colon, command = line.partition(": ")
-    if name == _ENDS_IN_CODE and colon:
+    if name in _ENDS_IN_CODE and colon:
         return f"<p>{_text(before)}: <code>{_text(command)}</code></p>"
     return f"<p>{_text(line)}</p>"
 
@@ -111,7 +112,7 @@ def _figures(report: SessionReport) -> str:
          "Characters of the reply in progress"),
         (counts.calls_unknown, "Tool call with unknown effect", "Tool calls with unknown effect"),
     ]  # fmt: skip
-    shown = [(one if number == 1 else more, f"{number:,}") for number, one, more in counted]
+    shown = [(single if number == 1 else more, f"{number:,}") for number, single, more in counted]
     if report.launched and report.died_at >= report.launched:
         shown.append(("Run time", notice.duration(report.died_at - report.launched)))
     cells = "".join(f"<li><b>{_text(v)}</b><span>{_text(k)}</span></li>" for k, v in shown)

@@ -80,6 +80,10 @@ dt{color:var(--soft)}
 dd{margin:0;min-width:0}
 dd p{margin:0;overflow-wrap:anywhere}
 dd .branch{font-family:var(--mono);font-size:.86em;white-space:pre-wrap}
+.machine h2{font-size:1.1rem;letter-spacing:0;text-transform:none;color:var(--ink);
+  margin-bottom:0;overflow-wrap:anywhere}
+.machine .when{margin:.1rem 0 .75rem}
+.machine dl div{grid-template-columns:15rem 1fr}
 article{background:var(--card);border-radius:10px;box-shadow:0 0 0 1px var(--line);
   border-left:4px solid var(--line);padding:.7rem 1.1rem;margin:.6rem 0;break-inside:avoid-page}
 article.user{border-left-color:var(--blue)}article.assistant{border-left-color:var(--violet)}
@@ -102,7 +106,7 @@ footer{margin-top:3rem;color:var(--soft);font-size:.85rem;text-align:center}
   .steps li{grid-template-columns:1rem 1fr auto}
   .steps li span:last-child{grid-column:2/-1}
   .figures{grid-template-columns:1fr 1fr}
-  dl div{grid-template-columns:1fr;gap:.1rem}
+  dl div,.machine dl div{grid-template-columns:1fr;gap:.1rem}
 }
 @media print{
   :root{--paper:#fff;--card:#fff;--ink:#000;--soft:#444;--line:#bbb;--shade:#f3f3f3;

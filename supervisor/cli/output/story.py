@@ -159,8 +159,10 @@ def missing(report: SessionReport) -> list[str]:
         count = report.recovered.calls_unknown
         calls = "a tool call" if count == 1 else f"{count} tool calls"
         text.append(f"the result of {calls}: it is unknown whether it took effect")
-    if report.unseen_reply:
-        text.append("the reply in progress: the agent's transcript does not have it")
+    if report.unseen_reply and report.recovered.partial_characters:
+        text.append("perhaps the last words of the reply in progress that were on screen")
+    elif report.unseen_reply:
+        text.append("a reply in progress, if there was one: its transcript does not have it")
     if report.reason.get("kind") in _UNSEEN:
         text.append(f"how it ended: {report.cause}")
     text += [f"{name}: not captured in this release of the agent" for name in report.not_captured]
@@ -169,9 +171,9 @@ def missing(report: SessionReport) -> list[str]:
 
 
 def hook_line(hook: dict[str, Any]) -> str:
-    outcome = f"{hook['outcome']}: {one_line(str(hook['command']))}"
     attempt = f", attempt {hook['attempt']}" if hook.get("attempt", 1) != 1 else ""
-    return outcome + attempt + (", abandoned" if hook.get("state") == "dead" else "")
+    abandoned = ", abandoned" if hook.get("state") == "dead" else ""
+    return f"{hook['outcome']}{attempt}{abandoned}: {one_line(str(hook['command']))}"
 
 
 def process_tree(report: SessionReport) -> list[str]:

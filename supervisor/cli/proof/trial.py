@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _WORDS, _HELD = 60, 40
 _MARK = "HERMES_SUPERVISE_PROOF"
 # Seconds: until the agent asks the model, for the screen to show what it got, until all is stored.
-_START, _SETTLE, _END = 90.0, 5.0, 90.0
+_START, _SETTLE, _END = 180.0, 5.0, 90.0
 _TRIES = 6
 # As a model that is not on this machine: seconds to the first word, and between words.
 _DELAY, _PACE = 2.0, 0.05
@@ -108,6 +108,7 @@ def _tool(trial: Trial) -> Finding:
     begun = os.path.join(trial.folder, "begun")
     trial.start(f"CALL touch {begun}; sleep 300")
     trial.until(lambda: os.path.exists(begun))
+    trial.settle()  # some agents write a call down a moment after it has begun
     trial.kill()
     rows = trial.rows()
     made = [row for row in rows if row["tool_calls"] and begun in row["tool_calls"]]
@@ -246,8 +247,12 @@ class Trial:
     def _processes(self, *, of_agent: bool) -> list[int]:
         """The living processes of this trial: all, or without the supervisor's own."""
         entry = os.fsencode(f"{_MARK}={self.folder}")
-        table = [one for one in platform.process_table() if one.alive]
-        found = {one.pid: one.parent for one in table if entry in platform.environment(one.pid)}
+        table = [process for process in platform.process_table() if process.alive]
+        found = {
+            process.pid: process.parent
+            for process in table
+            if entry in platform.environment(process.pid)
+        }
         if self._supervisor is not None:
             found.setdefault(self._supervisor.pid, os.getpid())
         if not of_agent:
