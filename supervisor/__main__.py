@@ -8,107 +8,46 @@ Never lets an error of ours keep the agent from running, unless `--strict` asks 
 
 from __future__ import annotations
 
+import gc
 import sys
 
-from .cli import options
-from .model.options import Options
+from .model.options import Options, UsageError
 from .process import launch
-
-# Our own commands, each a module of the same name in cli/commands/: its usage, with a line for each
-# form, and what it is for.
-COMMANDS = {
-    "ps": ("[--watch] [--json]", "list supervised runs and what each session is doing"),
-    "sessions": (
-        "[--all] [--json] [SESSION...]\nforget SESSION...|--all",
-        "list interrupted sessions and how to resume them",
-    ),
-    "show": (
-        "[SESSION] [--no-transcript] [--json]",
-        "show what happened to a session, and its transcript",
-    ),
-    "report": (
-        "SESSION [-o FILE] [--redact]",
-        "write the same as an HTML page, to keep or to share",
-    ),
-    "recover": ("[RUN...] [--notify] [--json]", "recover what an earlier crash left behind"),
-    "hooks": (
-        "[list] [--json]\nretry ID...|--all\nforget ID...|--all",
-        "list pending, failed and abandoned hooks; retry them",
-    ),
-    "doctor": ("[--prove] [--json] [-- COMMAND]", "check this machine, and what would be captured"),
-    "desktop": (
-        "install [OPTIONS] -- COMMAND\nlist [--json]\nremove [--name NAME] [--force]\n"
-        "systemd [--name NAME] -- COMMAND",
-        "install desktop launchers; print a systemd unit",
-    ),
-    "fleet": (
-        "[list] [--watch] [--json]\nreport [-o FILE]\n"
-        "recover SESSION...|--all-lost [--db PATH]\nlost MACHINE [--because TEXT] [--wait]\n"
-        "forget SESSION...|--machine MACHINE|--older-than DAYS [OPTIONS]\n"
-        "init\nmigrate\ndoctor [--json]\nkey FILE",
-        "list all machines' sessions; recover those of a lost one",
-    ),
-    "metrics": ("[-o FILE]", "print counters as Prometheus text"),
-    "sweep": ("[--dry-run] [--db PATH] [--json]", "end stale sessions from before supervision"),
-    "config": ("[--json]", "show the settings and where each one comes from"),
-    "emit": (
-        "[--session ID] session|message|delta|title|end [OPTIONS] [TEXT|-]",
-        "report messages from a supervised script",
-    ),
-    "completions": ("bash|zsh|fish", "print a shell completion script"),
-    "shell-init": ("bash|zsh|fish", "print a script that supervises agents in your shell"),
-    "demo": ("\nshow SESSION", "see it work with a small agent"),
-    "help": ("[NAME]", "show this help, or that of a command"),
-    "version": ("", "show the version"),
-}
 
 # What our own processes execute, with the number of words.
 _INTERNAL = (("adopt", 2), ("read-transcripts", 2), ("call-hook", 3), ("ship", 2))
-
-USAGE = """\
-usage: hermes-supervise [OPTIONS] [--] COMMAND [ARG...]
-
-Run an AI agent so that nothing the user saw is lost when it dies. Messages,
-tool calls and the reply in progress are written to state.db, and the
-end-of-session hooks run in place of the dead agent. No setup is needed:
-
-  hermes-supervise -- hermes chat    an unmodified Hermes
-  hermes-supervise -- claude         or codex, copilot, gemini, opencode, pi,
-                                     qwen: tracked through their transcripts
-
-commands (hermes-supervise NAME --help says more):
-{commands}
-
-options:
-{options}
-
-Every option can also be set with a variable (HERMES_SUPERVISE_HOOK_TIMEOUT=5)
-or in config.toml (hook_timeout = 5). A flag overrides a variable; a variable
-overrides the file; `hermes-supervise config` prints where the file is.
-HERMES_SUPERVISE=0 turns capture off: the agent does not contact its supervisor.
-
-exit status: the agent's own; if a signal killed the agent, the same signal.
-125: the supervisor failed, or an option was wrong. 126: COMMAND cannot be run.
-127: COMMAND was not found.
-"""
 
 
 def main() -> None:
     arguments = sys.argv[1:]
     first = arguments[0] if arguments else ""
     if not arguments:
+        from .cli.usage import brief_usage  # start-up: a run does not need it
+
         # Like other commands that run a command: without one it is an error, and says how.
         _accept_any_character()
         print(brief_usage(), end="", file=sys.stderr)
         sys.exit(launch.OUR_FAILURE)
-    if first in options.HELP + options.VERSION:
-        _answer(first)
-    elif first in COMMANDS:
-        sys.exit(_run_command(*arguments))
-    elif (first, len(arguments)) in _INTERNAL:
+    if (first, len(arguments)) in _INTERNAL:
         _run_internal(*arguments)
+    elif first[:1] != "-" and _is_command(first):
+        sys.exit(_run_command(*arguments))
+    elif first[:1] == "-" and first != "--" and _asks(first):
+        _answer(first)
     else:
         _supervise(arguments)
+
+
+def _asks(word: str) -> bool:
+    from .cli.options import HELP, VERSION  # start-up: a command line with `--` does not need it
+
+    return word in HELP + VERSION
+
+
+def _is_command(word: str) -> bool:
+    from .cli.usage import COMMANDS  # start-up: a command line with `--` does not need it
+
+    return word in COMMANDS
 
 
 def _run_internal(name: str, *arguments: str) -> None:
@@ -135,6 +74,8 @@ def _run_internal(name: str, *arguments: str) -> None:
 
 
 def _supervise(arguments: list[str]) -> None:
+    # While modules are loaded, nothing becomes garbage. `run/start.py` enables it again.
+    gc.disable()
     from .cli.arguments import Asked, parse  # start-up: commands do not need it
 
     try:
@@ -142,7 +83,7 @@ def _supervise(arguments: list[str]) -> None:
     except Asked as asked:
         _answer(str(asked))
         return
-    except options.UsageError as error:
+    except UsageError as error:
         from .cli.errors import folded  # start-up: only for an error
 
         launch.say(folded(f"{error}; see `hermes-supervise --help`"))
@@ -184,7 +125,10 @@ def _start(command: list[str], chosen: Options) -> None:
 
 def _hint(word: str) -> str:
     """For a word that is not a program, and may be a misspelt command of ours."""
-    close = options.suggestion(word, COMMANDS)
+    from .cli.options import suggestion  # start-up: only for an error
+    from .cli.usage import COMMANDS  # start-up: the same
+
+    close = suggestion(word, COMMANDS)
     return close or "; `hermes-supervise --help` lists the commands"
 
 
@@ -231,28 +175,13 @@ def _accept_any_character() -> None:
             stream.reconfigure(errors="replace")
 
 
-def usage() -> str:
-    """The text of --help."""
-    commands = [f"  {name:<12} {meaning}" for name, (_, meaning) in COMMANDS.items()]
-    return USAGE.format(commands="\n".join(commands), options=options.describe())
-
-
-def brief_usage() -> str:
-    """What a command line without a word is answered with: the text of --help up to the options."""
-    brief = usage().partition("\noptions:\n")[0]
-    return f"{brief}\nhermes-supervise --help lists the options as well.\n"
-
-
-def version() -> str:
-    from importlib import metadata  # start-up: only for --version
-
-    return f"hermes-supervise {metadata.version('hermes-supervise')}"
-
-
 def _answer(flag: str) -> None:
     """For --help and --version."""
     _accept_any_character()
-    print(usage() if flag in options.HELP else version() + "\n", end="")
+    from .cli.options import HELP  # start-up: a run does not need it
+    from .cli.usage import usage, version  # start-up: the same
+
+    print(usage() if flag in HELP else version() + "\n", end="")
 
 
 if __name__ == "__main__":

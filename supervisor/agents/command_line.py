@@ -9,7 +9,7 @@ what happened.
 from __future__ import annotations
 
 # Programs that start another program, and their own arguments that may come before it.
-_PLAIN_WRAPPERS = (  # node_program.py has the same
+_PLAIN_WRAPPERS = (  # unknown.py has the same
     "env", "nice", "ionice", "nohup", "setsid", "stdbuf", "timeout", "time",
 )  # fmt: skip
 _WRAPPERS = (

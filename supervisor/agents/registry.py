@@ -20,7 +20,7 @@ NONE = "none"
 
 _SHARED = frozenset((
     "protocol", "registry", "command_line", "messages", "probe", "transcript_findings",
-    "node_guest", "node_program", "node_tap", "live", "other_user", "state_db", "unread", "trials",
+    "node_guest", "node_tap", "live", "other_user", "state_db", "unknown", "trials",
 ))  # fmt: skip
 # Names of programs and modules that start an agent and do not contain its name.
 _ALIASES = {"run_agent": "hermes", "acp_adapter": "hermes", "tui_gateway": "hermes"}
@@ -88,11 +88,13 @@ def plain_lines() -> Agent:
 
 def parsed(command: list[str]) -> Parsed | None:
     """A command line, parsed by the grammar of its agent; None: it has none that is known."""
-    from .command_line import parse  # only for --restart and --exclusive
-
     agent = recognised(command)
-    grammar, at = agent.arguments(), agent.recognise(command)
-    return parse(grammar, command, at) if grammar is not None and at is not None else None
+    grammar = agent.arguments()
+    if grammar is None or (at := agent.recognise(command)) is None:
+        return None
+    from .command_line import parse  # only for an agent that can be started on a session
+
+    return parse(grammar, command, at)
 
 
 def resumed_with_options(command: object, agent: Agent, resume: str | None) -> str | None:

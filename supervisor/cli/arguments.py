@@ -1,36 +1,43 @@
 """The options of a run, from config.toml, the variables and the command line, the last strongest.
 
 Never fails because of config.toml: its errors are collected in `problems`, and the rest of the file
-is used.
+is used. Loads the table of options only if one is set: most runs are started without any.
 """
 
 from __future__ import annotations
 
 import os
 
-from ..model.options import Options
-from .options import (
-    BY_FLAG,
-    HELP,
-    TABLE,
-    VERSION,
-    UsageError,
-    begin,
-    put,
-    settings_file,
-    suggestion,
-)
+from ...ipc.endpoint import xdg_folder
+from ..model.options import Options, UsageError
+
+_VARIABLES = "HERMES_SUPERVISE_"
 
 
 class Asked(Exception):
     """The user asked for the help or the version instead of a run."""
 
 
+def settings_file() -> str:
+    """The path of config.toml, whether it exists or not."""
+    base = xdg_folder("XDG_CONFIG_HOME", "~/.config")
+    return os.path.join(base, "hermes-supervise", "config.toml")
+
+
 def parse(arguments: list[str]) -> tuple[Options, list[str]]:
     """The options and the command, which starts at the first word that is not an option, or after
     `--`. Raises UsageError and Asked."""
     options = Options()
-    if os.path.exists(file := settings_file()):
+    has_file = os.path.exists(file := settings_file())
+    if not has_file and not any(name.startswith(_VARIABLES) for name in os.environ):
+        if arguments[:1] == ["--"]:
+            return options, arguments[1:]
+        if not arguments or arguments[0][:1] != "-":
+            return options, arguments
+    # Start-up: most runs are started without an option.
+    from .options import BY_FLAG, HELP, TABLE, VERSION, begin, put, suggestion
+
+    if has_file:
         from .settings import from_file  # start-up: only if there is a file
 
         options.problems = from_file(options, file)

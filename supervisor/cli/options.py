@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import os
 
-from ...ipc.endpoint import xdg_folder
 from ..agents import registry
+from ..model.options import UsageError as UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from ..model.options import Options
-
-
-class UsageError(Exception):
-    """A flag, variable or value is wrong; the text says which and why."""
 
 
 def _seconds(text: str) -> float:
@@ -263,12 +259,6 @@ def _switch(text: str) -> bool:
     if text.lower() not in _ON + _OFF:
         raise ValueError("1 or 0")
     return text.lower() in _ON
-
-
-def settings_file() -> str:
-    """The path of config.toml, whether it exists or not."""
-    base = xdg_folder("XDG_CONFIG_HOME", "~/.config")
-    return os.path.join(base, "hermes-supervise", "config.toml")
 
 
 def begin(options: Options, option: Option) -> None:

@@ -10,6 +10,10 @@ END, FINALIZE, RESET = "on_session_end", "on_session_finalize", "on_session_rese
 HOOK_EVENTS = (END, FINALIZE, RESET)
 
 
+class UsageError(Exception):
+    """A flag, variable or value is wrong; the text says which and why."""
+
+
 class Options:
     """The settings of a run. A flag wins over HERMES_SUPERVISE_<NAME>, that over config.toml,
     that over the default."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 
-from ..agents import registry
 from .reading import settings_of
 
 TYPE_CHECKING = False
@@ -19,15 +18,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..storage.run_folder import Run
-
-
-def resumed_by(run: Run) -> str | None:
-    """The session that the run's command names."""
-    command = settings_of(run).get("command")
-    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
-        return None
-    parsed = registry.parsed(command)
-    return parsed.session if parsed is not None and parsed.session else None
 
 
 def close_again(run: Run, session: str) -> None:

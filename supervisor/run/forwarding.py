@@ -19,17 +19,32 @@ from __future__ import annotations
 import os
 import time
 
-from ..process.signals import GROUP_DELAY, signal, signal_name, stop_by_signal
+from ..process.signals import GROUP_DELAY, Standby, signal, signal_name, stop_by_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..model.options import Options
     from ..process.loop import Loop
-    from ..process.signals import Standby
     from ..process.terminal import Terminal
 
 _BY_TERMINAL = (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+
+
+def fork_standby(folder: str, options: Options) -> Standby | None:
+    """Fork the standby of a run; None if there can be none. Without one, signals are forwarded
+    without asking, and nobody takes over."""
+
+    def become_supervisor() -> None:
+        from .. import adoption  # late on purpose: an upgrade may have come in between
+
+        adoption.become_supervisor(folder)
+
+    try:
+        return Standby(None if options.no_adopt else become_supervisor)
+    except OSError:
+        return None
 
 
 class Forwarding:

@@ -15,11 +15,12 @@ from __future__ import annotations
 import os
 import time
 
+from ..agents import registry
 from ..hooks.launcher import HookLauncher, run_if_orphaned
 from ..model.job_result import JobResult
 from ..process.cause import Cause
 from ..process.launch import reason
-from ..storage.run_folder import make_again
+from ..storage.run_folder import make_again, settings
 from .jobs import JobQueue
 from .transcript_process import READ, TranscriptProcess
 
@@ -194,13 +195,14 @@ class Recoveries:
             return
         self._looked_for_reopened = True
         try:
-            from ..recovery.reopened import close_again, resumed_by  # at the end of a run
-
-            session = resumed_by(self._run)
+            parsed = registry.parsed(settings(self._run).get("command", []))
+            if parsed is None or not parsed.session:
+                return
+            session = parsed.session
+            from ..recovery.reopened import close_again  # only for a run that names a session
         except Exception:  # an upgrade may have replaced our files; `sweep` closes it
             return
-        if session is not None:
-            self._jobs.add(lambda: close_again(self._run, session), failing="")
+        self._jobs.add(lambda: close_again(self._run, session), failing="")
 
     def recover_unserved(self) -> None:
         """Recover streams whose process never connected to us: spools, or what an earlier

@@ -8,11 +8,11 @@ agent starts; everything that is imported or opened later may fail.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
-from ..agents import registry, unread
-from ..agents.node_program import is_node
+from ..agents import registry
 from ..agents.state_db import default_db
 from ..ingest.listener import Listener
 from ..model.options import HOOK_EVENTS, Options
@@ -22,8 +22,8 @@ from ..process.platform import become_subreaper, process_start
 from ..process.signals import Signals, Standby, die_by_signal
 from ..storage import run_folder as runs
 from ..storage.run_notes import TAP_FOLDER, record_agent
-from ..transcripts.settings import what_to_follow
-from . import leftovers, successor, waiting
+from . import waiting
+from .forwarding import fork_standby
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,9 +84,7 @@ def _start(command: list[str], options: Options) -> tuple[Life, Signals, Termina
     run = listener = signals = None
     try:
         launch.reserve_standard_streams()
-        leftovers.finish()
-        if not options.quiet:
-            leftovers.name_unreachable_agents()
+        _finish_leftovers(options)
         run = _create_run(command, options)
         listener = Listener(run.name)
         signals, terminal = Signals(), _terminal()
@@ -103,6 +101,16 @@ def _start(command: list[str], options: Options) -> tuple[Life, Signals, Termina
         launch.exec_unsupervised(command, signals)
         raise  # not reached
     return _spawn(command, argv, env, run, listener, options, signals), signals, terminal
+
+
+def _finish_leftovers(options: Options) -> None:
+    if not any(True for _ in runs.left_behind()) and not runs.with_queued_hooks():
+        return
+    from . import leftovers  # start-up: only if other runs are there
+
+    leftovers.finish()
+    if not options.quiet:
+        leftovers.name_unreachable_agents()
 
 
 def _start_again(next_life: NextLife, options: Options, signals: Signals) -> Life:
@@ -143,7 +151,7 @@ def _create_run(command: list[str], options: Options, after: str | None = None) 
         "checkpoint": options.checkpoint,
         "after": after,
         "log": options.log,
-        **what_to_follow(command, options),
+        **_what_to_follow(command, options),
     }
     if options.replica is not None:
         about |= {"replica": options.replica}
@@ -153,6 +161,15 @@ def _create_run(command: list[str], options: Options, after: str | None = None) 
     if lock is not None:
         os.close(lock)  # from here on other starts can see the run itself
     return run
+
+
+def _what_to_follow(command: list[str], options: Options) -> dict[str, object]:
+    writes = options.agent or options.watch or registry.recognised(command).writes_transcripts
+    if not writes:
+        return {}
+    from ..transcripts.settings import what_to_follow  # start-up: only where there may be one
+
+    return what_to_follow(command, options)
 
 
 def _begin_replica(run: runs.Run, options: Options, about: dict[str, object]) -> None:
@@ -201,14 +218,10 @@ def _way_in(
         elif (why := agent.shown_unseen(arguments)) is not None:
             launch.say(f"a reply in progress will not be captured: {why}")
     tapped = run.transcript_stream is not None and not options.no_tap
-    unknown = run.transcript_stream is None and not agent.name
-    has_guest = unknown and not options.no_tap and is_node(command, env)
-    if unknown and warn and (title := unread.title_of(command)):
-        launch.say(unread.why(title, has_guest=has_guest))
-    if tapped:
+    if run.transcript_stream is None and not agent.name:
+        command, env = _unknown(command, env, options, warn)
+    elif tapped:
         command, env = _tapped(agent, command, env, run)
-    elif has_guest:
-        command, env = _with_guest(command, env)
     return next(((way.command, way.env) for way in ways if way.taken), (command, env))
 
 
@@ -229,6 +242,18 @@ def _tapped(
     except Exception:
         pass  # it starts without: only the reply in progress is not captured
     return command, env
+
+
+def _unknown(
+    command: list[str], env: dict[str, str], options: Options, warn: bool
+) -> tuple[list[str], dict[str, str]]:
+    """The same for a command of no known agent: with our guest, if it is a Node program."""
+    from ..agents import unknown  # start-up: only for such a command
+
+    has_guest = not options.no_tap and unknown.is_node(command, env)
+    if warn and (title := unknown.title_of(command)):
+        launch.say(unknown.why(title, has_guest=has_guest))
+    return _with_guest(command, env) if has_guest else (command, env)
 
 
 def _with_guest(command: list[str], env: dict[str, str]) -> tuple[list[str], dict[str, str]]:
@@ -271,7 +296,7 @@ def _spawn(
     try:
         record_agent(run.folder, pid)
         # After the record: a standby looks for the agent in the run's folder.
-        life.standby = successor.fork_standby(run, options)
+        life.standby = fork_standby(run.folder, options)
     except Exception:
         pass  # then signals are forwarded without asking, and nobody takes over
     return life
@@ -332,6 +357,8 @@ def _supervise(
         lookout = _lookout(life, supervision)
     except Exception as fault:
         return _wait_only(life, fault, options, signals, terminal), None
+    gc.freeze()  # what is loaded stays, and shared with the standby and with forked jobs
+    gc.enable()
     log = EventLog(options.log, life.run.name)
     log.write("started", pid=life.pid, program=os.path.basename(life.command[0]))
     supervision.run(life.pid, streams, life.standby)

@@ -1,4 +1,4 @@
-"""The standby of a run, and the supervisor that it becomes when its own supervisor has died.
+"""The supervisor that a standby becomes when its own supervisor has died.
 
 Never touches the terminal: it belongs to the shell again. A successor prints nothing.
 """
@@ -7,23 +7,9 @@ from __future__ import annotations
 
 from ..ingest.listener import Listener
 from ..model.options import Options
-from ..process.signals import Signals, Standby
+from ..process.signals import Signals
 from ..storage import run_folder as runs
-
-
-def fork_standby(run: runs.Run, options: Options) -> Standby | None:
-    """Fork the standby of a run; None if there can be none. Without one, signals are forwarded
-    without asking, and nobody takes over."""
-
-    def become_supervisor() -> None:
-        from .. import adoption  # late on purpose: an upgrade may have come in between
-
-        adoption.become_supervisor(run.folder)
-
-    try:
-        return Standby(None if options.no_adopt else become_supervisor)
-    except OSError:
-        return None
+from .forwarding import fork_standby
 
 
 def take_over(folder: str) -> None:
@@ -50,7 +36,7 @@ def take_over(folder: str) -> None:
         supervision = Supervision(run, listener, options, signals, None)
         log = EventLog(options.log, run.name)
         log.write("taken over")
-        supervision.take_over(lambda: fork_standby(run, options))
+        supervision.take_over(lambda: fork_standby(run.folder, options))
         unfinished = supervision.unfinished
         if options.log is not None:
             from ..recovery import report  # only with --log

@@ -21,7 +21,6 @@ import time
 
 from ...ipc import endpoint
 from ...ipc.lightweight import json
-from ..model.checked import RUN, checked
 from ..process.platform import boot_id
 from . import run_lock, run_notes
 
@@ -115,6 +114,8 @@ def make_again(run: Run) -> bool:
 def settings(run: Run) -> dict[str, Any]:
     """What run.json says, in the types that it was written in. With `lost` if something of it, or
     all, cannot be read: the disk was full, or its end was lost with the power."""
+    from ..model.checked import RUN, checked  # start-up: a run reads it at its end
+
     try:
         with open(run.path("run.json"), encoding="utf-8") as file:
             found = json.loads(file.read())

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hermes_supervise.supervisor.__main__ import COMMANDS
 from hermes_supervise.supervisor.cli.completions import schema
 from hermes_supervise.supervisor.cli.options import TABLE
+from hermes_supervise.supervisor.cli.usage import COMMANDS
 from support import World, until
 from terminals import Terminal
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import man_page
 import pytest
-from hermes_supervise.supervisor.__main__ import COMMANDS, brief_usage, usage
 from hermes_supervise.supervisor.agents import registry
 from hermes_supervise.supervisor.cli import arguments, options
 from hermes_supervise.supervisor.cli.completions import schema
 from hermes_supervise.supervisor.cli.options import TABLE
+from hermes_supervise.supervisor.cli.usage import COMMANDS, brief_usage, usage
 
 ROOT = man_page.PAGE.parent.parent
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])

@@ -210,7 +210,7 @@ def test_only_the_platforms_own_files_name_a_platform(path: Path) -> None:
 # Outside agents/ an agent is named only in docstrings, in comments, in what people read (--help),
 # and where state.db, which is Hermes' own database, is found and described.
 MAY_NAME_AN_AGENT = {
-    "supervisor/__main__.py",  # --help
+    "supervisor/cli/usage.py",  # --help
     "supervisor/cli/options.py",  # --help
     "supervisor/cli/proof/model_apis.py",  # whose API a model speaks
     "supervisor/cli/proof/trial.py",  # variables that a trial must not see

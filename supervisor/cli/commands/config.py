@@ -14,6 +14,7 @@ from ...agents.state_db import default_db
 from ...model.options import Options
 from ...model.text import printable
 from .. import options
+from ..arguments import settings_file
 from ..errors import PROBLEMS, Parser
 from ..options import BY_NAME, TABLE, UsageError
 from ..output import style, table
@@ -38,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: list[str]) -> int:
     args = parser().parse_args(argv)
-    file = options.settings_file()
+    file = settings_file()
     exists = os.path.exists(file)
     chosen = Options()
     sources, problems = _from_file(chosen, file) if exists else ({}, [])

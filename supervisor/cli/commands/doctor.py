@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from ....ipc import endpoint
-from ...agents import node_guest, node_program, other_user, probe, registry, unread
+from ...agents import node_guest, other_user, probe, registry, unknown
 from ...agents.protocol import BAD, NOTE, OK
 from ...agents.transcript_findings import findings
 from ...model.text import printable
@@ -27,7 +27,7 @@ from ...storage import installs
 from ...storage import run_folder as runs
 from ...transcripts.settings import Settings, agent_to_follow, what_to_follow
 from .. import options
-from ..arguments import parse
+from ..arguments import parse, settings_file
 from ..errors import PROBLEMS, USAGE, CommandError, Parser
 from ..output import style, table
 from ..output.formatting import number
@@ -285,7 +285,7 @@ def _settings() -> str | Check:
         count = number(len(chosen.problems), "error")
         text = f"{count} in the settings: {'; '.join(chosen.problems)}"
         return Check("settings", BAD, f"{text}; `hermes-supervise config` shows what is used")
-    file = options.settings_file()
+    file = settings_file()
     return f"{file} is valid" if os.path.exists(file) else "no config.toml; defaults are used"
 
 
@@ -399,9 +399,9 @@ def _not_python(command: list[str], agent: Agent) -> list[Check]:
             "to check it: hermes-supervise doctor -- PYTHON SCRIPT"
         )
         return [Check("interpreter", NOTE, text)]
-    is_node = node_program.is_node(command, os.environ)
-    if (title := unread.title_of(command)) is not None:
-        text = unread.why(title, has_guest=is_node)
+    is_node = unknown.is_node(command, os.environ)
+    if (title := unknown.title_of(command)) is not None:
+        text = unknown.why(title, has_guest=is_node)
         return [Check("agent", NOTE if is_node else BAD, text)]
     text = (
         "it is captured only if it uses the protocol (docs/protocol.md), or with --watch, which "

@@ -22,10 +22,9 @@ from ...replica import places, seal, tables
 from ...replica.conninfo import checked
 from ...run import lost_machine, notice
 from ...storage import run_folder as runs
-from ..arguments import parse
+from ..arguments import parse, settings_file
 from ..errors import PROBLEMS, USAGE, CommandError, Parser
 from ..fleet import doctor, listing, page
-from ..options import settings_file
 from ..output import style
 from ..output.formatting import number, one_line
 from ..output.progress import Progress

@@ -7,6 +7,7 @@ from importlib import import_module
 
 from ..errors import USAGE, CommandError, Parser
 from ..options import suggestion
+from ..usage import COMMANDS, usage
 
 
 def parser() -> argparse.ArgumentParser:
@@ -16,8 +17,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    from ...__main__ import COMMANDS, usage  # they import us by name
-
     name = parser().parse_args(argv).name
     if name is None:
         print(usage(), end="")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..errors import Parser
+from ..usage import version
 
 
 def parser() -> argparse.ArgumentParser:
@@ -12,8 +13,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str]) -> int:
-    from ...__main__ import version  # it imports us by name
-
     parser().parse_args(argv)
     print(version())
     return 0

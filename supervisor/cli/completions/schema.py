@@ -10,6 +10,7 @@ from importlib import import_module
 
 from ....ipc.lightweight.dataclass import dataclass, field
 from ..options import HELP, TABLE, VERSION
+from ..usage import COMMANDS
 
 
 @dataclass
@@ -64,8 +65,6 @@ def run_flags() -> list[Flag]:
 
 
 def commands() -> list[Command]:
-    from ...__main__ import COMMANDS  # it imports the commands by name
-
     every = []
     for name, (usage, meaning) in COMMANDS.items():
         command = Command(name, usage, meaning)
