@@ -42,7 +42,9 @@ class Codex(Agent):
         return (command, env) if at is not None and self._why_not(command, at) is None else None
 
     def goes_on(self, tap: str, env: Mapping[str, str]) -> int | None:
-        from .daemon import home, living  # at the end of a run
+        if not os.listdir(tap):
+            return None  # no thread was heard of: most runs that only ask for something
+        from .daemon import home, living  # they import json and threads
         from .tap import notes
 
         running = any(note["running"] for note in notes(tap).values())
