@@ -4,6 +4,7 @@
     socket     `socket`                         saves `selectors`, `enum` and what they import
     signal     `signal`                         saves `enum`
     ctypes     one call into the C library      saves `ctypes`
+    sha256     `hashlib.sha256`                 saves OpenSSL
     dataclass  `dataclasses` and `enum`         saves both, and the code compiled for each class
 
 A supervisor at rest would pay for each of them with milliseconds at its start and memory for as

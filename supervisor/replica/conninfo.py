@@ -6,8 +6,9 @@ for it: a service file, a password file, PGPASSWORD.
 
 from __future__ import annotations
 
-from hashlib import sha256
 from itertools import pairwise
+
+from ...ipc.lightweight.sha256 import sha256
 
 _SCHEMES = ("postgresql://", "postgres://")
 _SECRET = ("password", "sslpassword")

@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import os
 import time
-from hashlib import sha256
 
 from ...ipc import clock, endpoint
 from ...ipc.lightweight import json
+from ...ipc.lightweight.sha256 import sha256
 from ..storage.run_notes import REPLICA_NOTE, replica_of
 from . import claims, conninfo
 

@@ -7,6 +7,7 @@ Never loads the shipper's own modules, and never delays the agent.
 from __future__ import annotations
 
 import os
+import sys
 import time
 
 from ..replica import places, starter
@@ -50,10 +51,10 @@ def begin(run: Run, options: Options, about: dict[str, Any]) -> None:
 
 def is_installed() -> bool:
     """Whether the shipper can speak to a database at all."""
-    from importlib.util import find_spec  # start-up: only with --replica
-
+    # As importlib.util.find_spec does, which would stay in the supervisor's memory.
     try:
-        return find_spec("psycopg") is not None
+        finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+        return any(finder.find_spec("psycopg", None) is not None for finder in finders)
     except ImportError:
         return False
 
