@@ -5,17 +5,22 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hermes_supervise.ipc.lightweight import dataclass as lightweight
-from interpreters import ROOT, run, since
+from interpreters import ROOT, run, since, view_of_the_tree
 
 # `ipc` also runs inside agents, which may have a Python that is older than ours.
 PYTHONS = since(3, 8)
 every_python = pytest.mark.parametrize("python", PYTHONS.values(), ids=PYTHONS.keys())
+# The supervisor itself is installed into one of these.
+OURS = since(3, 11)
+every_python_of_ours = pytest.mark.parametrize("python", OURS.values(), ids=OURS.keys())
+ROOMS = ("ipc", "agent_shim", "supervisor")
 
 MALFORMED = r"""
 from hermes_supervise.ipc import records
@@ -115,6 +120,17 @@ with tempfile.TemporaryDirectory() as folder:
         assert client.fileno() == -1
 """
 
+SHA256_AGREES = r"""
+import hashlib as ordinary
+if "no core" in sys.argv:
+    sys.modules["_sha2"] = sys.modules["_sha256"] = None
+from hermes_supervise.ipc.lightweight.sha256 import sha256
+assert (sha256 is ordinary.sha256) == ("no core" in sys.argv)
+for data in (b"", b"a", b"\x00" * 1000):
+    assert sha256(data).hexdigest() == ordinary.sha256(data).hexdigest()
+    assert sha256(data).digest() == ordinary.sha256(data).digest()
+"""
+
 CTYPES_AGREES = r"""
 import os
 if "no core" in sys.argv:
@@ -144,8 +160,8 @@ def test_malformed_json_is_one_error_where_json_was_never_imported(
 @pytest.mark.parametrize("core", ["core", "no core"])
 @pytest.mark.parametrize(
     "program",
-    [JSON_AGREES, SIGNAL_AGREES, SOCKET_AGREES, CTYPES_AGREES],
-    ids=["json", "signal", "socket", "ctypes"],
+    [JSON_AGREES, SIGNAL_AGREES, SOCKET_AGREES, CTYPES_AGREES, SHA256_AGREES],
+    ids=["json", "signal", "socket", "ctypes", "sha256"],
 )
 def test_a_stand_in_agrees_with_the_ordinary_module(
     python: str, program: str, core: str, tmp_path: Path
@@ -161,8 +177,8 @@ def test_stand_ins_load_none_of_the_modules_that_they_stand_in_for(
     ran = run(
         python,
         """
-from hermes_supervise.ipc.lightweight import ctypes, dataclass, json, signal, socket
-heavy = {"ctypes", "dataclasses", "enum", "json", "re", "selectors", "signal", "socket"}
+from hermes_supervise.ipc.lightweight import ctypes, dataclass, json, sha256, signal, socket
+heavy = {"ctypes", "dataclasses", "enum", "hashlib", "json", "re", "selectors", "signal", "socket"}
 print(sorted(heavy & set(sys.modules)))
 """,
         tmp_path,
@@ -173,7 +189,7 @@ print(sorted(heavy & set(sys.modules)))
 def test_nobody_else_imports_a_private_module_or_looks_into_frames() -> None:
     """So that what depends on the inside of one Python has one place, with a way out."""
     pattern = (
-        r"^\s*(import|from) _(json|signal|socket|ctypes|thread|io|collections)\b"
+        r"^\s*(import|from) _(json|signal|socket|ctypes|sha2|sha256|thread|io|collections)\b"
         r"|sys\._[g]etframe|gi_[f]rame"
     )
     found = subprocess.run(
@@ -181,6 +197,145 @@ def test_nobody_else_imports_a_private_module_or_looks_into_frames() -> None:
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert found.stdout == ""
+
+
+# -- what a launch loads ----------------------------------------------------------------------
+
+# Before the agent starts; also everything that is needed to wait for it, to forward its signals and
+# to exit with its status. Each module takes about a hundredth of the time that the agent waits.
+BEFORE_THE_AGENT = {
+    "supervisor", "supervisor.__main__",
+    "ipc", "ipc.endpoint", "ipc.handlers",
+    "ipc.lightweight", "ipc.lightweight.ctypes", "ipc.lightweight.json", "ipc.lightweight.signal",
+    "ipc.lightweight.socket",
+    "supervisor.agents", "supervisor.agents.protocol", "supervisor.agents.registry",
+    "supervisor.agents.state_db", "supervisor.agents.unknown",
+    "supervisor.cli", "supervisor.cli.arguments",
+    "supervisor.ingest", "supervisor.ingest.listener",
+    "supervisor.model", "supervisor.model.options",
+    "supervisor.process", "supervisor.process.launch", "supervisor.process.linux",
+    "supervisor.process.linux_proc", "supervisor.process.loop", "supervisor.process.package",
+    "supervisor.process.platform", "supervisor.process.polled_watch", "supervisor.process.signals",
+    "supervisor.run", "supervisor.run.forwarding", "supervisor.run.start", "supervisor.run.waiting",
+    "supervisor.storage", "supervisor.storage.run_folder", "supervisor.storage.run_lock",
+    "supervisor.storage.run_notes",
+}  # fmt: skip
+# Of the standard library; those that Python loads itself are not counted.
+STANDARD = {"__future__", "_ctypes", "_json", "_socket", "errno", "fcntl", "select"}
+# Until the end, by a run whose command says nothing and exits.
+AFTERWARDS = BEFORE_THE_AGENT | {
+    "ipc.clock", "ipc.lightweight.dataclass",
+    "supervisor.hooks", "supervisor.hooks.launcher",
+    "supervisor.ingest.observer", "supervisor.ingest.server", "supervisor.ingest.streams",
+    "supervisor.model.checked", "supervisor.model.job_result", "supervisor.model.text",
+    "supervisor.process.cause", "supervisor.process.death", "supervisor.process.memory",
+    "supervisor.process.orphans", "supervisor.process.own_program", "supervisor.process.tree",
+    "supervisor.run.event_log", "supervisor.run.held_terminal", "supervisor.run.jobs",
+    "supervisor.run.processes", "supervisor.run.recoveries", "supervisor.run.states",
+    "supervisor.run.summary", "supervisor.run.supervision", "supervisor.run.transcript_process",
+    "supervisor.transcripts", "supervisor.transcripts.settings",
+}  # fmt: skip
+
+# Its own modules, and those of the standard library: when the agent is started, and at the end.
+LAUNCH = """
+import gc, os
+before = set(sys.modules)
+spawn, leave, supervisor = os.posix_spawnp, os._exit, os.getpid()
+def note(file):
+    loaded = {name.removeprefix("hermes_supervise.") for name in set(sys.modules) - before}
+    with open(file, "w") as notes:
+        notes.write(" ".join(loaded - {"hermes_supervise"}))
+    with open(f"{file}.collects", "w") as notes:
+        notes.write(str(gc.isenabled()))
+def spawn_and_note(*words, **more):
+    note("started")
+    return spawn(*words, **more)
+def leave_and_note(status):
+    if os.getpid() == supervisor:
+        note("ended")
+    leave(status)
+os.posix_spawnp, os._exit = spawn_and_note, leave_and_note
+from hermes_supervise.supervisor.__main__ import main
+main()
+"""
+
+
+def bare(python: str, program: str, folder: Path, *arguments: str) -> None:
+    """Run a program in which all of ours can be imported, and nothing else is loaded."""
+    env = {"PATH": os.environ["PATH"], "HOME": str(folder), "XDG_RUNTIME_DIR": str(folder)}
+    start = f"import sys; sys.path.append({view_of_the_tree(folder, *ROOMS)!r})\n"
+    ran = subprocess.run(
+        [python, "-S", "-B", "-c", start + program, *arguments],
+        env=env, cwd=folder, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+
+def launched(python: str, folder: Path, *command: str) -> tuple[set[str], set[str]]:
+    """The modules that a supervised run of a command loads: until it starts, until it has ended."""
+    bare(python, LAUNCH, folder, *command)
+    started, ended = ((folder / name).read_text().split() for name in ("started", "ended"))
+    return set(started), set(ended)
+
+
+@every_python_of_ours
+def test_a_launch_loads_nothing_that_its_agent_need_not_wait_for(
+    python: str, tmp_path: Path
+) -> None:
+    """A module more is a decision: the agent waits for it, at every launch. One that waiting for
+    the agent needs must not go: after the start it may be gone (tests/process/test_waiting_only.py
+    holds that)."""
+    started, ended = launched(python, tmp_path, "--", "true")
+    assert started - STANDARD == BEFORE_THE_AGENT
+    assert ended - STANDARD == AFTERWARDS
+
+
+@every_python_of_ours
+def test_a_launch_without_the_dashes_loads_the_names_of_our_commands_besides(
+    python: str, tmp_path: Path
+) -> None:
+    started, _ = launched(python, tmp_path, "true")
+    assert started - STANDARD == BEFORE_THE_AGENT | {"supervisor.cli.usage"}
+
+
+@every_python_of_ours
+def test_an_option_loads_the_table_of_options_and_nothing_else(python: str, tmp_path: Path) -> None:
+    started, ended = launched(python, tmp_path, "--quiet", "--", "true")
+    assert started - STANDARD == BEFORE_THE_AGENT | {"supervisor.cli.options"}
+    assert ended - STANDARD == AFTERWARDS | {"supervisor.cli.options"}
+
+
+@every_python_of_ours
+def test_the_collector_is_at_work_once_the_agent_runs(python: str, tmp_path: Path) -> None:
+    """It is off while modules are loaded; a supervisor that never collects would grow."""
+    launched(python, tmp_path, "--", "true")
+    assert (tmp_path / "started.collects").read_text() == "False"
+    assert (tmp_path / "ended.collects").read_text() == "True"
+
+
+@every_python_of_ours
+def test_a_replica_loads_no_hashlib_and_no_importlib_into_the_supervisor(
+    python: str, tmp_path: Path
+) -> None:
+    """These two would take more memory there than all of ours that a replica needs."""
+    (tmp_path / "psycopg.py").touch()
+    program = LAUNCH.replace("return spawn(*words, **more)", "leave(0)")
+    bare(python, program, tmp_path, "--replica", "host=nowhere", "--", "true")
+    started = set((tmp_path / "started").read_text().split())
+    assert "supervisor.replica.places" in started
+    assert not started & {"hashlib", "_hashlib", "importlib", "importlib.util", "re", "psycopg"}
+
+
+@every_python_of_ours
+def test_the_end_of_a_codex_that_had_no_thread_loads_nothing(python: str, tmp_path: Path) -> None:
+    program = """
+from hermes_supervise.supervisor.agents.codex import AGENT
+before = set(sys.modules)
+assert AGENT.goes_on(sys.argv[1], {}) is None
+sys.exit(", ".join(set(sys.modules) - before) or 0)
+"""
+    (tmp_path / "tap").mkdir()
+    bare(python, program, tmp_path, str(tmp_path / "tap"))
 
 
 # -- dataclasses and enum ----------------------------------------------------------------------
