@@ -46,14 +46,14 @@ def private_folder(path: str) -> str:
             pass
     except FileExistsError:
         pass  # it was there, or another start has just made it
-    found = os.lstat(path)
-    if not stat.S_ISDIR(found.st_mode):
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode):
         raise NotPrivate(f"{path} is not a folder")
-    if found.st_uid != os.getuid():
-        raise NotPrivate(f"{path} belongs to user {found.st_uid}")
-    if found.st_mode & 0o077:
+    if status.st_uid != os.getuid():
+        raise NotPrivate(f"{path} belongs to user {status.st_uid}")
+    if status.st_mode & 0o077:
         raise NotPrivate(
-            f"{path} is open to others (mode {found.st_mode & 0o777:o}); run: chmod 700 {path}"
+            f"{path} is open to others (mode {status.st_mode & 0o777:o}); run: chmod 700 {path}"
         )
     return path
 
@@ -140,12 +140,12 @@ def identity(fd: int) -> tuple[int, int] | None:
     None: the descriptor is closed.
     """
     try:
-        found = os.fstat(fd)
+        status = os.fstat(fd)
     except OSError as error:
         if raised_by_signal_handler(error):
             raise
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def sync_file(path: str) -> None:

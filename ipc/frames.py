@@ -132,22 +132,22 @@ def salvage(data: bytes) -> Salvage:
     A bad place with a valid frame somewhere after it is a hole: the file was damaged.
     A bad place with nothing valid after it is the torn end of a writer that died.
     """
-    found = Salvage()
+    salvage = Salvage()
     position = 0
     while position < len(data):
         stop, reason = _frame_at(data, position)
         if stop:
             seq = HEADER.unpack_from(data, position)[2]
-            found.frames.append((seq, data[position:stop]))
+            salvage.frames.append((seq, data[position:stop]))
             position = stop
             continue
         resumed = _next_valid(data, position + 1)
         if resumed is None:
-            found.torn = Damage(position, reason)
+            salvage.torn = Damage(position, reason)
             break
-        found.holes.append(Damage(position, f"{reason}, {resumed - position} bytes long,"))
+        salvage.holes.append(Damage(position, f"{reason}, {resumed - position} bytes long,"))
         position = resumed
-    return found
+    return salvage
 
 
 def _frame_at(data: bytes, position: int) -> tuple[int, str]:

@@ -36,13 +36,13 @@ def admitting(
 
     None if no switch is in the way, or if one is that cannot be replaced.
     """
-    found, options, index = _parsed(words)
-    if not found or "S" in found:
+    switches, options, index = _parsed(words)
+    if not switches or "S" in switches:
         return None
     moved = {name: value for name, value in env.items() if name.startswith("PYTHON")}
     changed = {name: value for name, value in env.items() if name not in moved}
     changed["PYTHONPATH"] = folder
-    if "I" in found:
+    if "I" in switches:
         changed["PYTHONSAFEPATH"] = changed["PYTHONNOUSERSITE"] = "1"
     changed[VARIABLE] = _BETWEEN.join(
         f"{name}={value.replace('%', '%25').replace(_BETWEEN, '%1F')}"
@@ -53,7 +53,7 @@ def admitting(
 
 def _parsed(words: list[str]) -> tuple[str, list[str], int]:
     """The switches in the way, the options without them, and where the options end."""
-    found = ""
+    switches = ""
     kept: list[str] = []
     index = 1
     while index < len(words):
@@ -68,7 +68,7 @@ def _parsed(words: list[str]) -> tuple[str, list[str], int]:
         values = 0
         for place, letter in enumerate(word[1:], 1):
             if letter in _IN_THE_WAY:
-                found += letter
+                switches += letter
             elif letter in _TAKE_A_VALUE:
                 left += word[place:]
                 values = 1 if place + 1 == len(word) else 0
@@ -81,4 +81,4 @@ def _parsed(words: list[str]) -> tuple[str, list[str], int]:
             kept.append("-" + left)
         kept += words[index + 1 : index + 1 + values]
         index += 1 + values
-    return found, kept, index
+    return switches, kept, index

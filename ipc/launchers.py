@@ -38,26 +38,26 @@ class Launcher:
 def followed(command: list[str]) -> Launcher | str | None:
     """Where the scripts behind a command lead, or why that is not known; None if there is no
     script."""
-    found = command
+    current = command
     unset: set[str] = set()
     for _ in range(_MOST_HOPS):
-        path = on_path(found[0])
+        path = on_path(current[0])
         try:
             with open(path, "rb") as file:
                 text = file.read(_MOST_BYTES).decode("utf-8", "replace")
         except OSError as error:
-            return None if found is command else f"{path}: {error.strerror or error}"
+            return None if current is command else f"{path}: {error.strerror or error}"
         interpreter = _named_by(text) if text.startswith("#!") else os.path.basename(path)
         if interpreter not in _SHELLS:
-            if found is command:
+            if current is command:
                 return None
             if not is_python(interpreter):
                 return f"{path} is neither a Python nor a script of a known shape"
-            return Launcher(found, frozenset(unset))
+            return Launcher(current, frozenset(unset))
         words = _executed(text, unset)
         if words is None:
             return f"{path} is a script of unknown shape"
-        found = [*words, *found[1:]]
+        current = [*words, *current[1:]]
     return f"{command[0]}: more than {_MOST_HOPS} scripts behind one another"
 
 
@@ -67,12 +67,12 @@ def admitting(
     """What to start instead of `command` so that the shim's `folder` is on the path of the Python
     behind it, as a command line and an environment; unchanged if nothing is in the way of that,
     or if what is in the way is not understood."""
-    found = None if is_python(command[0]) else followed(command)
-    if isinstance(found, Launcher) and found.keeps_us_out:
-        env = {name: value for name, value in env.items() if name not in found.unset}
-        if "PYTHONPATH" in found.unset:
+    launcher = None if is_python(command[0]) else followed(command)
+    if isinstance(launcher, Launcher) and launcher.keeps_us_out:
+        env = {name: value for name, value in env.items() if name not in launcher.unset}
+        if "PYTHONPATH" in launcher.unset:
             env["PYTHONPATH"] = folder  # and nothing else: the script would have cleared it
-        command = found.command
+        command = launcher.command
     if not is_python(command[0]):
         return command, env
     return isolation.admitting(command, env, folder) or (command, env)
@@ -191,24 +191,24 @@ def _statements(text: str) -> list[list[str]] | None:
 
 def _quoted(text: str, index: int) -> tuple[str, int] | None:
     """What stands between double quotes, and where it ends."""
-    found = ""
+    word = ""
     while index < len(text):
         letter = text[index]
         index += 1
         if letter == '"':
-            return found, index
+            return word, index
         if letter == "\\" and text[index : index + 1] in ('"', "\\", "$", "`"):
-            found += text[index]
+            word += text[index]
             index += 1
         elif letter == "$":
             name = next((n for n in ("HOME", "{HOME}") if text.startswith(n, index)), None)
             follows = text[index + len(name or "") :][:1]
             if name is None or follows.isalnum() or follows == "_" or "HOME" not in os.environ:
                 return None
-            found += os.environ["HOME"]
+            word += os.environ["HOME"]
             index += len(name)
         elif letter == "`":
             return None
         else:
-            found += letter
+            word += letter
     return None

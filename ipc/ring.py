@@ -37,14 +37,14 @@ def name_of(stream: str) -> str:
 
 def hello_in(data: bytes) -> bytes | None:
     """The frame that says whose ring this is."""
-    found, _, _ = _run(data[:HEAD], -1, -1)
-    return found[0][1] if found and found[0][0] == frames.HANDSHAKE else None
+    numbered, _, _ = _run(data[:HEAD], -1, -1)
+    return numbered[0][1] if numbered and numbered[0][0] == frames.HANDSHAKE else None
 
 
 def handed_over(data: bytes) -> int:
     """The number in the note of what found no room; 0 if there is none."""
-    found, _, _ = _run(data[NOTE:HEAD], 0, 0)
-    return found[0][0] if found else 0
+    numbered, _, _ = _run(data[NOTE:HEAD], 0, 0)
+    return numbered[0][0] if numbered else 0
 
 
 def halves(size: int) -> list[Half]:
@@ -85,9 +85,9 @@ class Half:
         if not head.startswith(frames.MAGIC):
             return []
         data = read(self._place, self._end - self._place)
-        found, known, self._newest = _run(data, last, self._newest)
+        numbered, known, self._newest = _run(data, last, self._newest)
         self._place += known
-        return found
+        return numbered
 
 
 def _run(data: bytes, last: int, newest: int) -> tuple[list[tuple[int, bytes]], int, int]:
@@ -95,7 +95,7 @@ def _run(data: bytes, last: int, newest: int) -> tuple[list[tuple[int, bytes]], 
 
     Returns the frames after `last`; where the others end; and the number of the last of these.
     """
-    found: list[tuple[int, bytes]] = []
+    numbered: list[tuple[int, bytes]] = []
     size = frames.HEADER.size
     position, end = 0, len(data)
     known, newest_known = 0, newest
@@ -108,10 +108,10 @@ def _run(data: bytes, last: int, newest: int) -> tuple[list[tuple[int, bytes]], 
             covered = crc32(data[position + 4 : position + 16])
             if crc32(data[position + size : stop], covered) != check:
                 break
-            found.append((seq, data[position:stop]))
+            numbered.append((seq, data[position:stop]))
         else:
             # Known already: it need not be checked again.
             known, newest_known = stop, seq
         newest = seq
         position = stop
-    return found, known, newest_known
+    return numbered, known, newest_known

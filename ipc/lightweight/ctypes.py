@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 def call(function: str, *arguments: int) -> int:
     """What a function of the C library returns. Raises OSError where there is no such function."""
     try:
-        found, run = _by_the_core(function)
+        address, run = _by_the_core(function)
     except Exception:  # the core is missing, is another one, or does not find the function
         return _by_ctypes(function, *arguments)
-    return run(found, arguments)
+    return run(address, arguments)
 
 
 def _by_the_core(function: str) -> tuple[int, Callable[[int, tuple[int, ...]], int]]:

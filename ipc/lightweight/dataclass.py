@@ -29,18 +29,18 @@ else:
         for name, default in defaults.items():
             if isinstance(default, field):
                 delattr(cls, name)
-        made = 0
+        instances = 0
 
         def __init__(self, *args, **named):
-            nonlocal made
-            made += 1
+            nonlocal instances
+            instances += 1
             given = {**dict(zip(names, args)), **named}  # noqa: B905
             absent = [name for name in names if name not in given]
             proper = len(given) == len(args) + len(named) and len(given) + len(absent) == len(names)
-            if made > _FEW or not proper or any(name not in defaults for name in absent):
+            if instances > _FEW or not proper or any(name not in defaults for name in absent):
                 compiled = _compiled(names, defaults)
                 compiled.__qualname__ = f"{cls.__qualname__}.__init__"
-                if made > _FEW:
+                if instances > _FEW:
                     cls.__init__ = compiled
                 compiled(self, *args, **named)
                 return

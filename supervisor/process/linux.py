@@ -156,19 +156,19 @@ Watch = PidfdWatch | ProcWatch
 
 def watch(pid: int, start: int | None) -> Watch | None:
     """Watch the process that began at `start`; None if it is gone already."""
-    found: Watch
+    candidate: Watch
     try:
-        found = PidfdWatch(pid)
+        candidate = PidfdWatch(pid)
     except ProcessLookupError:
         return None
     except (OSError, AttributeError):  # not permitted, no descriptor left, or an old kernel
-        found = ProcWatch(pid, start)
-        if found.dead() and stat_fields(pid) is None:
+        candidate = ProcWatch(pid, start)
+        if candidate.dead() and stat_fields(pid) is None:
             return None
     if is_another(pid, start):
-        found.close()
+        candidate.close()
         return None
-    return found
+    return candidate
 
 
 def _zombie_status(pid: int) -> int | None:

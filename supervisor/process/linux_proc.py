@@ -162,10 +162,10 @@ def _children_of(pid: int) -> list[int]:
 def fd_target(pid: int, fd: int) -> tuple[int, int] | None:
     """Device and inode of what a descriptor of a process stands for."""
     try:
-        found = os.fstat(fd) if pid == os.getpid() else os.stat(_of(pid, f"fd/{fd}"))
+        status = os.fstat(fd) if pid == os.getpid() else os.stat(_of(pid, f"fd/{fd}"))
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def open_files(pid: int) -> list[str]:

@@ -185,19 +185,19 @@ def watch(pid: int, start: int | None) -> Watch | None:
     """Watch the process that began at `start`; None if it is gone already."""
     import select  # start-up: only a watched process needs it
 
-    found: Watch
+    candidate: Watch
     if not _has_process(pid):
         return None
     try:
-        found = KqueueWatch(pid) if hasattr(select, "kqueue") else PsutilWatch(pid, start)
+        candidate = KqueueWatch(pid) if hasattr(select, "kqueue") else PsutilWatch(pid, start)
     except ProcessLookupError:
         return None
     except OSError:
-        found = PsutilWatch(pid, start)
+        candidate = PsutilWatch(pid, start)
     if is_another(pid, start):
-        found.close()
+        candidate.close()
         return None
-    return found
+    return candidate
 
 
 # -- processes ----------------------------------------------------------------------------------
@@ -276,10 +276,10 @@ def fd_target(pid: int, fd: int) -> tuple[int, int] | None:
     if pid != os.getpid():
         return None
     try:
-        found = os.fstat(fd)
+        status = os.fstat(fd)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def open_files(pid: int) -> list[str]:

@@ -176,10 +176,10 @@ def _descendants() -> list[int]:
     until nothing has changed."""
     seen: list[int] | None = None
     while True:
-        found = sorted(pid for pid, _ in below(os.getpid(), sys.maxsize))
-        if found == seen:
-            return found
-        seen = found
+        pids = sorted(pid for pid, _ in below(os.getpid(), sys.maxsize))
+        if pids == seen:
+            return pids
+        seen = pids
 
 
 def is_below(pid: int, above: int, known: set[int]) -> bool:

@@ -139,7 +139,7 @@ class _Lost:
             streams = {_name_behind(s, before.get(s, 0)): frames for s, frames in streams.items()}
         folder = endpoint.private_folder(os.path.join(places.folder(), "rebuilding"))
         shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
-        made = runs.make(os.path.join(folder, name))
+        run = runs.make(os.path.join(folder, name))
         settings = {name: self._about[name] for name in _ABOUT if name in self._about}
         settings |= {
             "db": db,
@@ -152,28 +152,28 @@ class _Lost:
             settings["hooks_run_by"] = "another machine"
         for event in HOOK_EVENTS:
             settings[event] = getattr(options, event)
-        places.write(made.path("run.json"), json.dumps(settings))
+        places.write(run.path("run.json"), json.dumps(settings))
         for stream, numbered in streams.items():
-            path = made.path(segment_name(stream, 1))
+            path = run.path(segment_name(stream, 1))
             with open(path, "wb", opener=endpoint.private_file) as file:
                 file.writelines(frame for _, frame in numbered)
                 file.flush()
                 os.fsync(file.fileno())
-        sync_folder(made.folder)
-        return runs.put_in_place(made)
+        sync_folder(run.folder)
+        return runs.put_in_place(run)
 
     def _following(self, before: dict[str, int]) -> dict[str, list[bytes]]:
         """What was said behind the positions that were recovered."""
-        found = {}
+        streams = {}
         for stream, placed in self._frames.items():
             cut = before.get(stream, 0)
             after = [frame for position, frame in placed if position > cut]
             if any(frames.number_of(frame) for frame in after):
                 known = [frame for position, frame in placed if position <= cut]
-                found[stream] = rebuild.without_records(known) + after
-        if not found:
+                streams[stream] = rebuild.without_records(known) + after
+        if not streams:
             raise Refused("it was recovered here already, and nothing was said there since")
-        return found
+        return streams
 
     def _stored(self, before: dict[str, int]) -> dict[str, rebuild.Before]:
         """What the recovery up to these positions has stored of each stream."""
@@ -182,7 +182,7 @@ class _Lost:
             for stream, placed in self._frames.items()
             if stream in before
         }
-        found = {}
+        stored = {}
         for stream, numbered in rebuild.rebuild(cut, rebuild.Here(without=self._without)).items():
             known = rebuild.Before(first=rebuild.first_session(cut[stream]))
             for session in replay(numbered).sessions.values():
@@ -190,8 +190,8 @@ class _Lost:
                 known.answered |= session.calls.keys()
                 if session.reply is not None:
                     known.replies[session.id] = session.reply.text
-            found[stream] = known
-        return found
+            stored[stream] = known
+        return stored
 
 
 def _name_behind(stream: str, position: int) -> str:
@@ -199,8 +199,8 @@ def _name_behind(stream: str, position: int) -> str:
 
 
 def _positions(value: object) -> dict[str, int]:
-    found = value.items() if isinstance(value, dict) else ()
-    return {stream: position for stream, position in found if isinstance(position, int)}
+    items = value.items() if isinstance(value, dict) else ()
+    return {stream: position for stream, position in items if isinstance(position, int)}
 
 
 def _sealer(server: Server, machine: str, run: str, options: Options) -> seal.Sealer:
@@ -219,12 +219,12 @@ def _sealer(server: Server, machine: str, run: str, options: Options) -> seal.Se
 
 
 def _opened(
-    found: dict[str, list[tuple[int, bytes]]], sealer: seal.Sealer
+    streams: dict[str, list[tuple[int, bytes]]], sealer: seal.Sealer
 ) -> tuple[dict[str, list[tuple[int, bytes]]], int]:
     """The frames of each stream with their positions, and how many of them cannot be decrypted."""
     opened: dict[str, list[tuple[int, bytes]]] = {}
     damaged = 0
-    for stream, placed in found.items():
+    for stream, placed in streams.items():
         kept = opened.setdefault(stream, [])
         for position, body in placed:
             try:
@@ -305,7 +305,7 @@ def _changed(records: int) -> str:
 
 def _dict(text: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(text.decode())
+        parsed = json.loads(text.decode())
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}

@@ -31,8 +31,8 @@ class OutOfReach:
 
 
 def find() -> list[OutOfReach]:
-    found = (look(folder) for folder in runs.left_behind())
-    return [agent for agent in found if agent is not None]
+    agents = (look(folder) for folder in runs.left_behind())
+    return [agent for agent in agents if agent is not None]
 
 
 def look(folder: str) -> OutOfReach | None:
@@ -71,7 +71,7 @@ def _resume(run: runs.Run) -> str | None:
     from . import notice
 
     command = settings_of(run).get("command")
-    found = []
+    hints = []
     try:
         for stream in run.streams():
             replayed = replay(gather(run.folder, stream).frames)
@@ -79,7 +79,7 @@ def _resume(run: runs.Run) -> str | None:
             for session in replayed.sessions.values():
                 if is_alive(replayed) and session.ended is None and agent.is_the_users(session):
                     hint = agent.resume_hint(session)
-                    found.append(registry.resumed_with_options(command, agent, hint) or hint)
+                    hints.append(registry.resumed_with_options(command, agent, hint) or hint)
     except OSError:
         return None  # it is being compacted, or has just been finished
-    return notice.supervised(found[0]) if len(found) == 1 and found[0] else None
+    return notice.supervised(hints[0]) if len(hints) == 1 and hints[0] else None

@@ -32,13 +32,14 @@ def survivors(run: Run, connected: Callable[[], set[str]]) -> dict[str, tuple[Id
     from ..recovery.reading import is_alive
     from ..recovery.replay import replay
 
-    found = {name: replay(gather(run.folder, name).frames) for name in run.streams()}
-    going_on = {n for n, stream in found.items() if n == run.transcript_stream or is_alive(stream)}
+    replayed = {name: replay(gather(run.folder, name).frames) for name in run.streams()}
+    kept = run.transcript_stream
+    going_on = {n for n, stream in replayed.items() if n == kept or is_alive(stream)}
     # In this order: a process that is dead by now has connected if it ever does.
-    going_on |= {name for name in connected() if name in found and found[name].hello}
+    going_on |= {name for name in connected() if name in replayed and replayed[name].hello}
     streams: dict[str, tuple[Identity, int]] = {}
     for name in sorted(going_on):
-        owner = found[name].peer or found[name].hello
+        owner = replayed[name].peer or replayed[name].hello
         segments = [file for file in files_of(run.folder, name) if file.endswith(".log")]
         journal = gather(run.folder, name, segments).frames
         last = max((seq for seq, _ in journal), default=0)

@@ -98,10 +98,10 @@ def is_trusted(path: str) -> bool:
     """True if only the user and root can have written it: it is code, and it will run."""
     try:
         for name in (path, os.path.dirname(os.path.abspath(path))):
-            found = os.stat(name)
-            if found.st_uid not in (0, os.geteuid()):
+            status = os.stat(name)
+            if status.st_uid not in (0, os.geteuid()):
                 return False
-            if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 return False
     except OSError:
         return False

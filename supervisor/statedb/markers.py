@@ -72,13 +72,13 @@ class Markers:
     def of_session(self, session_id: str) -> dict[str, Marker]:
         """The markers of every stream that has a share in a session, by their keys."""
         self._database.execute(schema.META)
-        found = self._database.execute(
+        rows = self._database.execute(
             "SELECT key, value FROM state_meta WHERE key GLOB 'hermes_supervise:*' "
             "AND substr(key, -length(?1) - 1) = ':' || ?1",
             (text.storable(session_id),),
         )
         markers = {}
-        for key, value in found.fetchall():
+        for key, value in rows.fetchall():
             markers[str(key)] = _marker(value)
         return markers
 
@@ -88,22 +88,22 @@ class Markers:
         if not self._database.columns_of("state_meta"):
             return {}
         prefix = key_of(stream, "")
-        found = self._database.execute(
+        rows = self._database.execute(
             "SELECT substr(key, length(?1) + 1), value FROM state_meta "
             "WHERE key >= ?1 AND key < ?2",  # a range: the index finds it
             (prefix, prefix[:-1] + ";"),
         )
-        markers = {str(id): _marker(value) for id, value in found.fetchall()}
+        markers = {str(id): _marker(value) for id, value in rows.fetchall()}
         return {id: marker for id, marker in markers.items() if not marker.get("done")}
 
 
 def _marker(value: object) -> Marker:
     """A marker as it is in the file; empty if it is none."""
     try:
-        found = checked(json.loads(value) if isinstance(value, str) else None, MARKER)
+        marker = checked(json.loads(value) if isinstance(value, str) else None, MARKER)
     except ValueError:
         return {}
-    return {name: item if name in _LONG else bounded(item) for name, item in found.items()}
+    return {name: item if name in _LONG else bounded(item) for name, item in marker.items()}
 
 
 # -- rows that belong to a stream --------------------------------------------------------------

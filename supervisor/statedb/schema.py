@@ -84,22 +84,22 @@ META = "CREATE TABLE IF NOT EXISTS state_meta (key TEXT PRIMARY KEY, value TEXT)
 
 def statements() -> list[str]:
     """Everything to run, in order, on a file without a sessions table."""
-    made = [
+    sql = [
         _SESSIONS,
         _MESSAGES,
         "CREATE INDEX idx_messages_session ON messages(session_id, timestamp)",
         "CREATE UNIQUE INDEX idx_sessions_title_unique ON sessions(title) WHERE title IS NOT NULL",
         META,
     ]
-    made += _search_index("messages_fts", "")
-    made += _search_index("messages_fts_trigram", ", tokenize='trigram'")
-    made += [
+    sql += _search_index("messages_fts", "")
+    sql += _search_index("messages_fts_trigram", ", tokenize='trigram'")
+    sql += [
         "CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)",
         f"INSERT INTO schema_version SELECT {VERSION} "
         "WHERE NOT EXISTS (SELECT 1 FROM schema_version)",
         f"UPDATE schema_version SET version = {VERSION} WHERE version < {VERSION}",
     ]
-    return made
+    return sql
 
 
 def _search_index(table: str, tokenizer: str) -> list[str]:
@@ -153,7 +153,7 @@ def from_json(value: Any) -> Any:
     if not isinstance(value, str):
         return None
     try:
-        found = json.loads(value)
+        parsed = json.loads(value)
     except ValueError:
         return None
-    return bounded(found) if value.count("[") + value.count("{") > DEEPEST else found
+    return bounded(parsed) if value.count("[") + value.count("{") > DEEPEST else parsed

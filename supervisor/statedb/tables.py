@@ -85,12 +85,12 @@ class Messages:
     def newest(self) -> int | None:
         """The highest row id that was ever used; None: the file does not record it."""
         try:
-            found = self._database.execute(
+            row = self._database.execute(
                 "SELECT seq FROM sqlite_sequence WHERE name = 'messages'"
             ).fetchone()
         except apsw.SQLError:
             return None
-        return int(found[0]) if found else 0
+        return int(row[0]) if row else 0
 
     def _distinct(self, values: dict[str, Any]) -> float:
         """A time at which the session has no equal message. Hermes shows two messages that are

@@ -60,5 +60,5 @@ def _one_line(start: list[str]) -> str:
 
 
 def _state(path: str) -> str:
-    found = os.stat(path)
-    return f"{found.st_mtime_ns} {found.st_size} {path}"
+    status = os.stat(path)
+    return f"{status.st_mtime_ns} {status.st_size} {path}"

@@ -118,15 +118,15 @@ def settings(run: Run) -> dict[str, Any]:
 
     try:
         with open(run.path("run.json"), encoding="utf-8") as file:
-            found = json.loads(file.read())
+            stored = json.loads(file.read())
     except (OSError, ValueError):
         return {"lost": True}
-    kept = {name: value for name, value in checked(found, RUN).items() if value is not None}
+    kept = {name: value for name, value in checked(stored, RUN).items() if value is not None}
     kept.pop("lost", None)
     whole = (
-        isinstance(found, dict)
-        and found
-        and all(name in kept for name, value in found.items() if value is not None)
+        isinstance(stored, dict)
+        and stored
+        and all(name in kept for name, value in stored.items() if value is not None)
     )
     return kept if whole else {**kept, "lost": True}
 

@@ -105,15 +105,15 @@ class Deduplicator:
         about = {"kind": "session", "session": name, "cwd": self._cwd, **session.about}
         about["at"] = record.get("at") or now
         session.about = about
-        found = self._unreported("session", about, now)
+        fresh = self._unreported("session", about, now)
         if session.history:
-            found += self._unreported("history", self._history(name, session), now)
+            fresh += self._unreported("history", self._history(name, session), now)
         session.history = {}
         for key, trouble in session.troubles.items():
-            found += self._unreported(f"trouble {key}", trouble, now)
+            fresh += self._unreported(f"trouble {key}", trouble, now)
         if session.title is not None:
-            found += self._unreported("title", session.title, now)
-        return found
+            fresh += self._unreported("title", session.title, now)
+        return fresh
 
     def _history(self, name: str, session: _Session) -> Record:
         if session.history_size > HISTORY_LIMIT:

@@ -72,11 +72,11 @@ class Transcript:
     def read(self, *, final: bool) -> Iterator[list[Read]]:
         """What is new, a piece of the file at a time."""
         with open(self.path, "rb", buffering=0) as file:
-            found = os.fstat(file.fileno())
-            if self._identity is not None and self._was_rewritten(file.fileno(), found):
+            status = os.fstat(file.fileno())
+            if self._identity is not None and self._was_rewritten(file.fileno(), status):
                 self._stood = 0 if self._files.named_by_user else None
                 self._begin()
-            self._identity = found.st_dev, found.st_ino
+            self._identity = status.st_dev, status.st_ino
             while data := os.pread(file.fileno(), _CHUNK, self._lines.offset):
                 if len(self._head) < _PROBE:
                     self._head = (self._head + data)[:_PROBE]
@@ -90,11 +90,11 @@ class Transcript:
         if final and _is_whole(rest):
             yield list(self._line(place, rest))
 
-    def _was_rewritten(self, fd: int, found: os.stat_result) -> bool:
+    def _was_rewritten(self, fd: int, status: os.stat_result) -> bool:
         offset = self._lines.offset
         return (
-            (found.st_dev, found.st_ino) != self._identity
-            or found.st_size < offset
+            (status.st_dev, status.st_ino) != self._identity
+            or status.st_size < offset
             or os.pread(fd, len(self._head), 0) != self._head
             or os.pread(fd, len(self._tail), offset - len(self._tail)) != self._tail
         )
@@ -231,8 +231,8 @@ class Follower:
                         self._could_not_read(path, error.strerror or str(error))
 
     def _look_at(self, files: LineFiles, path: str, final: bool) -> None:
-        found = os.stat(path)
-        now = (found.st_ino, found.st_size, found.st_mtime_ns)
+        status = os.stat(path)
+        now = (status.st_ino, status.st_size, status.st_mtime_ns)
         if self._seen.get(path) == now and not final:
             return
         if not final and self._clock() < self._refused.get(path, (0.0, 0.0))[0]:
@@ -240,8 +240,8 @@ class Follower:
         self._seen[path] = now
         transcript = self._transcripts.get(path)
         if transcript is None:
-            if found.st_mtime < self._launched:
-                self._old_sizes[path] = found.st_size  # not written to since the launch
+            if status.st_mtime < self._launched:
+                self._old_sizes[path] = status.st_size  # not written to since the launch
                 return
             stood = self._old_sizes.get(path)
             if files.named_by_user:

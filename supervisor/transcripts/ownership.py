@@ -94,22 +94,22 @@ class Ownership:
         entry = os.fsencode(f"{RUN_VARIABLE}=")
         ours = entry + os.fsencode(self._run.name)
         noted = living_agent(self._run.folder)
-        found = set() if noted is None else {noted[0]}
+        pids = set() if noted is None else {noted[0]}
         children: dict[int, list[int]] = {}
         foreign = set()
         for info in process_table():
             children.setdefault(info.parent, []).append(info.pid)
             variables = environment(info.pid)
             if ours in variables:
-                found.add(info.pid)
+                pids.add(info.pid)
             elif any(variable.startswith(entry) for variable in variables):
                 foreign.add(info.pid)
-        waiting = list(found)
+        waiting = list(pids)
         while waiting:
-            fresh = [pid for pid in children.get(waiting.pop(), []) if pid not in found | foreign]
-            found.update(fresh)
+            fresh = [pid for pid in children.get(waiting.pop(), []) if pid not in pids | foreign]
+            pids.update(fresh)
             waiting += fresh
-        return found
+        return pids
 
     def claim(self, name: str) -> bool:
         """Take a name in the kernel. It is free again when this process is gone, however it ends.
@@ -145,18 +145,18 @@ class Ownership:
 
 
 def _read_notes(path: str) -> dict[tuple[str, int] | None, bool]:
-    found: dict[tuple[str, int] | None, bool] = {}
+    owned: dict[tuple[str, int] | None, bool] = {}
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             for line in file:
                 try:
                     note = json.loads(line)
-                    found[note["path"], note["inode"]] = note["ours"] is True
+                    owned[note["path"], note["inode"]] = note["ours"] is True
                 except (ValueError, TypeError, LookupError):
                     continue  # torn by a death
     except OSError:
         pass
-    return found
+    return owned
 
 
 def _name(path: str) -> tuple[str, int] | None:

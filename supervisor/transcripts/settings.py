@@ -52,12 +52,12 @@ def _sizes(path: str) -> list[tuple[str, int]]:
     try:
         if not os.path.isdir(path):
             return [(path, os.path.getsize(path))]
-        found = []
+        sizes = []
         for folder, _, names in os.walk(path):
             for name in names:
                 file = os.path.join(folder, name)
-                found.append((file, os.path.getsize(file)))
-        return found
+                sizes.append((file, os.path.getsize(file)))
+        return sizes
     except OSError:
         return []
 
