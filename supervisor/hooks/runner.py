@@ -11,7 +11,6 @@ One runner at a time stays to retry failed hooks. The others leave after their f
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 
@@ -19,6 +18,7 @@ from ...ipc import endpoint
 from ..agents import registry
 from ..recovery import report
 from ..storage import run_folder as runs
+from ..storage.run_lock import lock_file
 from . import process, queue
 from .entry import Entry
 
@@ -143,11 +143,4 @@ def _environment(entry: Entry) -> dict[str, str] | None:
 
 def _lock_to_stay() -> int | None:
     """The lock of the one runner that stays; None if another runner holds it."""
-    path = os.path.join(queue.folder(), "lock")
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        return None
-    return fd
+    return lock_file(os.path.join(queue.folder(), "lock"))

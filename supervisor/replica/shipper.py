@@ -16,7 +16,6 @@ shipped in their place.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import select
 import signal
@@ -24,6 +23,7 @@ import sys
 import time
 
 from ...ipc.lightweight import json
+from ..storage.run_lock import lock_file
 from . import places
 from .intake import Intake
 from .outbox import Outbox
@@ -149,14 +149,7 @@ class Shipper:
 
 def lock(target: str) -> int | None:
     """The lock of the one shipper of a target; None: another process has it."""
-    path = os.path.join(target, "lock")
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(fd)
-        return None
-    return fd
+    return lock_file(os.path.join(target, "lock"))
 
 
 def ship(target: str) -> int:

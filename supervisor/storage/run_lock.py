@@ -1,7 +1,8 @@
 """The lock of a run's folder: held (flock) by the one process that may finish the run.
 
 That is its supervisor, or a recoverer after the supervisor's death. Forked jobs inherit it, so a
-job may hold it longer than its supervisor lives.
+job may hold it longer than its supervisor lives. `lock_file` is for what one process does at a
+time, whatever the run: retrying hooks, shipping to a replica.
 
 Never waits for a lock, unless asked to.
 """
@@ -37,6 +38,18 @@ def lock(folder: str, *, wait: bool = False) -> int | None:
         raise
     os.close(fd)
     return None
+
+
+def lock_file(path: str) -> int | None:
+    """A descriptor with the lock of a file that is never removed; it is made if it is not there.
+    None: another process has the lock, or the file system has no locks."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
 
 
 def note_claimed(folder: str) -> None:

@@ -27,23 +27,25 @@ _OTHER_USER = "other_user"
 _LEFT = "left"
 
 
+def _write(folder: str, name: str, text: str) -> None:
+    """Write a note. If that fails, the run goes on without it."""
+    try:
+        with open(os.path.join(folder, name), "w", opener=endpoint.private_file) as file:
+            file.write(text)
+    except OSError:
+        pass
+
+
 def record_agent(folder: str, pid: int) -> None:
     """Record which process the run is for. An agent that sends nothing is known only by this."""
-    try:
-        with open(os.path.join(folder, _AGENT), "w", opener=endpoint.private_file) as file:
-            file.write(f"{pid} {process_start(pid)} {boot_id()}")
-    except OSError:
-        pass  # an agent that connects is known by its stream
+    # Without it, an agent that connects is still known by its stream.
+    _write(folder, _AGENT, f"{pid} {process_start(pid)} {boot_id()}")
 
 
 def leave(folder: str, pid: int) -> None:
     """The supervisor exits in order, and this process may still connect."""
     record_agent(folder, pid)
-    try:
-        with open(os.path.join(folder, _LEFT), "w", opener=endpoint.private_file):
-            pass
-    except OSError:
-        pass  # then it is said to be out of reach
+    _write(folder, _LEFT, "")  # without it, the agent is said to be out of reach
 
 
 def was_left(folder: str) -> bool:
@@ -53,11 +55,7 @@ def was_left(folder: str) -> bool:
 
 def note_other_user(folder: str, uid: int) -> None:
     """Write down that a process of the agent's runs as another user."""
-    try:
-        with open(os.path.join(folder, _OTHER_USER), "w", opener=endpoint.private_file) as file:
-            file.write(str(uid))
-    except OSError:
-        pass  # the notice at the end says it
+    _write(folder, _OTHER_USER, str(uid))  # without it, the notice at the end still says so
 
 
 def other_user(folder: str) -> int | None:
@@ -107,11 +105,7 @@ def is_of_another_boot(boot: object) -> bool:
 
 def note_unseen(folder: str) -> None:
     """A process may have been left behind, and processes cannot be looked at: the folder stays."""
-    try:
-        with open(os.path.join(folder, _UNSEEN), "w", opener=endpoint.private_file):
-            pass
-    except OSError:
-        pass  # an agent that connects is known by its stream
+    _write(folder, _UNSEEN, "")  # without it, an agent that connects is known by its stream
 
 
 def has_unseen(folder: str) -> bool:
