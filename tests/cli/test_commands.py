@@ -591,13 +591,13 @@ def held_up(world: World) -> Iterator[Callable[[int], None]]:
     lock = sqlite3.connect(world.db, isolation_level=None)
     lock.execute("BEGIN IMMEDIATE")
 
-    def let_go(recoverer: int) -> None:
+    def release(recoverer: int) -> None:
         until(lambda: has_open(recoverer, world.db))
         time.sleep(A_MOMENT)  # that it takes longer is what is tested
         lock.execute("ROLLBACK")
 
     try:
-        yield let_go
+        yield release
     finally:
         lock.close()
 
@@ -605,18 +605,18 @@ def held_up(world: World) -> Iterator[Callable[[int], None]]:
 def test_a_long_recovery_shows_how_far_it_is_on_a_terminal_only(world: World) -> None:
     killed(world, 'session("earlier").message("user", "so that there is a file")')
     abandoned(world, 1000)
-    with held_up(world) as let_go:
-        _, raw = in_terminal(world, 80, "recover", meanwhile=let_go)
+    with held_up(world) as release:
+        _, raw = in_terminal(world, 80, "recover", meanwhile=release)
     bar = "\rrecovering run 1 of 1  [\u2588\u2591]{20}  [0-9,]+ of 1,000 messages"
     assert re.search(bar, raw)
     assert raw.rindex("\x1b[K") < raw.index("recovered 1,000 messages"), "it is gone again"
     abandoned(world, 900)
-    with held_up(world) as let_go:
+    with held_up(world) as release:
         recoverer = subprocess.Popen(
             [*world.command, "recover"], env=world.env, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True,
         )  # fmt: skip
-        let_go(recoverer.pid)
+        release(recoverer.pid)
         said, _ = recoverer.communicate(timeout=60)
     assert "recovered 900 messages" in said and "recovering" not in said
 

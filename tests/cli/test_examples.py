@@ -116,7 +116,7 @@ def shown_below(heading: str) -> str:
     return "\n".join(line for line in lines if not line.startswith("$ hermes-supervise"))
 
 
-def test_the_death_on_the_page_is_told_as_the_page_tells_it(story: Story) -> None:
+def test_the_death_on_the_page_is_shown_as_the_page_shows_it(story: Story) -> None:
     world = story.world
     until(lambda: "all messages in" in story.prints("ps"), "a checkpoint")
     compare(story.prints("ps"), "ps", world)

@@ -206,8 +206,8 @@ def journal(folder: Path, many: int, *, again: bool) -> None:
         sent.append({"kind": "message", "uid": "u1", "message": better})
     data = [frames.encode(0, records.pack({"kind": "hello"}))]
     for number, record in enumerate(sent, 1):
-        told_at = {"session": "chat", "at": 1e9 + number, **record}
-        data.append(frames.encode(number, records.pack(told_at)))
+        stamped = {"session": "chat", "at": 1e9 + number, **record}
+        data.append(frames.encode(number, records.pack(stamped)))
     (folder / f"{STREAM}.000001.log").write_bytes(b"".join(data))
 
 

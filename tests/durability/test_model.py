@@ -8,7 +8,7 @@ The model is the protocol as the code has it, a step being what nobody sees half
     gather           recovery.gather                   reads only; under the lock nobody writes
     apply            statedb.writer.SessionWriter      one transaction, marker included
     queue            hooks.queue.add                   a file that is renamed into its place
-    bury             recovery.finish._retire           the tombstone's creation
+    mark_settled     recovery.finish._retire           the tombstone's creation
     remove           the same                          one unlink each
     retire           run.retire                        the lock's file goes last
     take             hooks.queue.claim                 flock, as above
@@ -114,9 +114,9 @@ class Protocol:
     def queue(self, s: State, me: Someone) -> Iterator[tuple[State, str]]:
         if s.entry == "none":
             s = s._replace(entry="waiting")
-        yield s, "bury"
+        yield s, "mark_settled"
 
-    def bury(self, s: State, me: Someone) -> Iterator[tuple[State, str]]:
+    def mark_settled(self, s: State, me: Someone) -> Iterator[tuple[State, str]]:
         yield s._replace(tombstone=True), "remove"
 
     def remove(self, s: State, me: Someone) -> Iterator[tuple[State, str]]:
@@ -252,7 +252,7 @@ class NoLock(Protocol):
 
 
 class NoTombstone(Protocol):
-    def bury(self, s: State, me: Someone) -> Iterator[tuple[State, str]]:
+    def mark_settled(self, s: State, me: Someone) -> Iterator[tuple[State, str]]:
         yield s, "remove"
 
 
@@ -268,7 +268,7 @@ class HooksLast(Protocol):
 
     def apply(self, s: State, me: Someone) -> Iterator[tuple[State, str]]:
         for after, _ in Protocol.apply(self, s, me):
-            yield after, "bury"
+            yield after, "mark_settled"
 
     def remove(self, s: State, me: Someone) -> Iterator[tuple[State, str]]:
         for after, at in Protocol.remove(self, s, me):
@@ -305,7 +305,7 @@ class QueuedAgain(Protocol):
     """A recovery that is repeated does not look whether the hook is in the queue."""
 
     def queue(self, s: State, me: Someone) -> Iterator[tuple[State, str]]:
-        yield s._replace(entry="waiting", attempt=0), "bury"
+        yield s._replace(entry="waiting", attempt=0), "mark_settled"
 
 
 class AliveOrNot(Protocol):

@@ -131,7 +131,7 @@ class Scene:
         assert not self.link._stream._unacked, "it is in the spool"
         self.link._stream._retry_at = 0.0
 
-    def is_told_that_it_lasts(self) -> None:
+    def waits_for_acknowledgement(self) -> None:
         """The agent asks, with nobody there but its spool."""
         assert self.link.acknowledged(0)
         self.recorder.mark(("acknowledged", self._number))
@@ -221,7 +221,7 @@ def conversation(scene: Scene) -> None:
     scene.delta("and not")
     scene.message("user", "q2")
     scene.into_spool({"kind": "message", "message": {"role": "assistant", "content": "a2"}})
-    scene.is_told_that_it_lasts()
+    scene.waits_for_acknowledgement()
     scene.message("user", "q3")
     scene.next_segment()
     scene.delta("unfinished ")
@@ -246,7 +246,7 @@ def made_by_the_agent(scene: Scene, journal_mode: str) -> apsw.Connection:
     return db
 
 
-def stored_by_the_agent(scene: Scene, last_words: bool = True) -> None:
+def stored_by_the_agent(scene: Scene, said_at_the_end: bool = True) -> None:
     """An agent that writes its rows itself, says so, and does not sync them."""
     db = made_by_the_agent(scene, "wal")
     scene.begin()
@@ -260,7 +260,7 @@ def stored_by_the_agent(scene: Scene, last_words: bool = True) -> None:
         )  # fmt: skip
         row = db.last_insert_rowid()
         scene.say({"kind": "settled", "uids": [f"u{number}"], "rows": [row]})
-    if last_words:
+    if said_at_the_end:
         scene.delta("unfinished")
     else:
         db.execute("UPDATE sessions SET ended_at = 1009, end_reason = 'done' WHERE id = 'chat'")
@@ -272,7 +272,7 @@ def stored_by_the_agent(scene: Scene, last_words: bool = True) -> None:
 
 def all_stored_by_the_agent(scene: Scene) -> None:
     """Nothing is missing for recovery to write, so that nothing of its own is synced."""
-    stored_by_the_agent(scene, last_words=False)
+    stored_by_the_agent(scene, said_at_the_end=False)
 
 
 def rollback_journal(scene: Scene) -> None:

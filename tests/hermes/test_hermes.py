@@ -321,7 +321,7 @@ while True:
 
 
 @pytest.mark.parametrize(
-    ("ran_itself", "then", "owed"),
+    ("ran_itself", "then", "expected"),
     [
         ((), "forever()", ["on_session_end", "on_session_finalize"]),
         (("on_session_end",), "forever()", ["on_session_finalize"]),
@@ -331,7 +331,7 @@ while True:
     ids=["killed before any hook", "killed between them", "killed after both", "clean exit"],
 )
 def test_killed_while_it_shut_down_the_hooks_it_did_not_run_are_run(
-    world: World, ran_itself: tuple[str, ...], then: str, owed: list[str]
+    world: World, ran_itself: tuple[str, ...], then: str, expected: list[str]
 ) -> None:
     """The moment between the row's end and the hooks, which in a real Hermes is met by chance."""
     agent = world.supervise(
@@ -354,4 +354,4 @@ ready()
     [report] = world.reports()
     assert report["end_reason"] == "cli_close", "its own reason stays"
     run = [ran["command"] for ran in report["hooks"]]
-    assert run == ([f"hermes: {', '.join(owed)}"] if owed else [])
+    assert run == ([f"hermes: {', '.join(expected)}"] if expected else [])

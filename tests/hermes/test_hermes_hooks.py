@@ -433,7 +433,7 @@ def test_the_home_that_a_profile_moved_to_is_the_one_that_counts(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_hook_that_a_signal_cut_off_in_hermes_is_run_again_and_told_so(
+def test_a_hook_that_a_signal_cut_off_in_hermes_is_run_again_and_knows_it(
     version: str, world: World, model: Model
 ) -> None:
     """Its handler raises wherever Hermes is: here, in the hook that tells of the end."""

@@ -244,9 +244,9 @@ def test_an_agent_that_stores_nothing_is_not_stored(after: Aftermath) -> None:
 def test_every_session_of_the_users_gets_each_hook_once_and_no_other_does(
     after: Aftermath,
 ) -> None:
-    owed = sorted(
+    expected = sorted(
         (id, name) for id in THE_USERS for name in ("on_session_end", "on_session_finalize")
     )
     ours = sorted((event["session_id"], name) for name, event in after.hooked if "attempt" in event)
-    assert ours == owed
+    assert ours == expected
     assert after.hermes.world.runs() == []

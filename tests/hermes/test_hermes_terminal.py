@@ -86,7 +86,7 @@ def words(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(row["role"], row["content"].strip()) for row in rows if row not in phantom]
 
 
-def owed_hooks(path: Path) -> list[str]:
+def end_hooks(path: Path) -> list[str]:
     """The hooks that tell of the session's end; those of ordinary turns do not."""
     return [n for n, event in ledger(path) if n != "on_session_end" or event["interrupted"]]
 
@@ -111,7 +111,7 @@ def test_killed_in_a_reply_and_resumed_and_killed_at_the_prompt(
     session, rows = shown_in_state_db(hermes)
     assert words(rows) == [("user", "hello there"), ("assistant", "some words of it")]
     assert (session["end_reason"], rows[-1]["finish_reason"]) == ("interrupted", "interrupted")
-    assert tuple(owed_hooks(plugin)) == BOTH
+    assert tuple(end_hooks(plugin)) == BOTH
     assert_usable(terminal)
     words_of_it = [*classic(hermes), "--resume", session["id"]]
     terminal.wait_for(f"hermes-supervise -- {' '.join(words_of_it)}")
@@ -135,11 +135,11 @@ def test_killed_in_a_reply_and_resumed_and_killed_at_the_prompt(
     session, rows = shown_in_state_db(hermes)
     assert words(rows)[2:] == [("user", "go on"), ("assistant", "Going on")]
     assert session["end_reason"] == "interrupted"
-    assert tuple(owed_hooks(plugin)) == BOTH
+    assert tuple(end_hooks(plugin)) == BOTH
     assert hermes.world.runs() == []
 
 
-def hang_up(terminal: Terminal, agent: Supervised) -> None:
+def close_terminal(terminal: Terminal, agent: Supervised) -> None:
     terminal.close()
 
 
@@ -184,7 +184,7 @@ def send_hangup(terminal: Terminal, agent: Supervised) -> None:
 
 @pytest.mark.parametrize(
     ("hermes", "end"),
-    [(NEW, terminate), (OLD, send_hangup), (NEW, hang_up), (OLD, hang_up),
+    [(NEW, terminate), (OLD, send_hangup), (NEW, close_terminal), (OLD, close_terminal),
      (NEW, interrupt_twice), (OLD, interrupt_twice)],
     indirect=["hermes"],
 )  # fmt: skip
@@ -200,10 +200,10 @@ def test_ended_in_a_reply_keeps_the_words_once_and_what_hermes_did_itself(
     session, rows = shown_in_state_db(hermes)
     assert words(rows) == [("user", "hello there"), ("assistant", "some words of it")]
     assert session["end_reason"] in ("cli_close", "interrupted")
-    fired = owed_hooks(plugin)
+    fired = end_hooks(plugin)
     assert set(fired) == set(BOTH)
     ours = [(name, event["attempt"]) for name, event in ledger(plugin) if "recovery_id" in event]
-    if end is hang_up:
+    if end is close_terminal:
         # Hermes may leave at the end of its input, before the signal comes; then its handler may
         # raise in a hook, before or after this plugin's part in it. It is run again, with the next
         # `attempt`.
@@ -214,7 +214,7 @@ def test_ended_in_a_reply_keeps_the_words_once_and_what_hermes_did_itself(
     by_us = [name for name, attempt in ours if attempt == 1]
     by_hermes = {name for name in fired if fired.count(name) > by_us.count(name)}
     assert not by_hermes & set(by_us), "each is owed once, and Hermes' own counts"
-    if end is not hang_up:
+    if end is not close_terminal:
         assert_usable(terminal)
     # Whoever wrote the end reason: a turn that was cut off is listed, with the way back.
     listed = hermes.world.call("sessions").stdout
@@ -309,8 +309,8 @@ def test_a_terminal_closed_under_a_shell_loses_no_message(
     session, rows = shown_in_state_db(hermes)
     assert words(rows) == [("user", "hello there"), ("assistant", "some words of it")]
     assert session["end_reason"] in ("cli_close", "interrupted")
-    assert set(owed_hooks(plugin)) == set(BOTH)
-    assert owed_hooks(plugin).count("on_session_finalize") == 1
+    assert set(end_hooks(plugin)) == set(BOTH)
+    assert end_hooks(plugin).count("on_session_finalize") == 1
 
 
 def test_a_title_given_before_the_first_message_survives(
@@ -400,7 +400,7 @@ def test_the_tuis_gateway_killed_below_it_is_recovered_while_the_tui_goes_on(
     assert alive(launcher)
     assert alive(node)
     assert gateway_of(node) != gateway, "the TUI has started a new one"
-    until(lambda: len(owed_hooks(plugin)) == 2, "the hooks have run")
+    until(lambda: len(end_hooks(plugin)) == 2, "the hooks have run")
     assert_recovered(hermes, plugin)
     assert only_session(hermes.world)["end_reason"] == "interrupted"
     assert agent.process.poll() is None, "the run goes on"
@@ -440,14 +440,14 @@ def test_a_run_outlives_the_tuis_launcher_and_its_gateway_and_ends_with_the_tui(
     until(lambda: b"these words " in journal(hermes.world), "the last word is handed over")
     kill(gateway)
     until(lambda: only_session(hermes.world)["end_reason"] == "interrupted", deadline=120)
-    until(lambda: tuple(owed_hooks(plugin)) == BOTH, deadline=120)
+    until(lambda: tuple(end_hooks(plugin)) == BOTH, deadline=120)
     assert gateway_of(node) != gateway, "the TUI is on the screen, and has started a new one"
     assert agent.process.poll() is None, "so the run goes on"
     kill(node)
     agent.process.wait(120)
     _, rows = shown_in_state_db(hermes)
     assert words(rows)[2:] == [("user", "and now"), ("assistant", "and these words")]
-    assert tuple(owed_hooks(plugin)) == BOTH
+    assert tuple(end_hooks(plugin)) == BOTH
     assert_usable(terminal)
 
 
@@ -460,7 +460,7 @@ def test_a_tui_whose_launcher_replaces_pythonpath_for_its_children_loses_no_mess
     assert b"PYTHONPATH=" in Path(f"/proc/{gateway}/environ").read_bytes()
     kill(gateway)
     wait_dead(gateway)
-    until(lambda: len(owed_hooks(plugin)) == 2, "the hooks have run", deadline=120)
+    until(lambda: len(end_hooks(plugin)) == 2, "the hooks have run", deadline=120)
     assert_recovered(hermes, plugin)
     terminal.close()
     agent.process.wait(120)
@@ -510,7 +510,7 @@ def test_a_second_signal_that_cuts_the_tuis_shutdown_off_leaves_an_interrupted_s
     agent, _, _, gateway = tui(hermes, terminal)
     kill(gateway, signal.SIGHUP)
     wait_dead(gateway, 120)
-    until(lambda: len(owed_hooks(plugin)) == 2, "the hooks have run", deadline=120)
+    until(lambda: len(end_hooks(plugin)) == 2, "the hooks have run", deadline=120)
     assert_recovered(hermes, plugin)
     assert only_session(hermes.world)["end_reason"] == "interrupted"
     [report] = hermes.world.reports()

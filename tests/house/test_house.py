@@ -189,7 +189,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 # The only files of the supervisor that name what one operating system has and another has not.
 NAMES_A_PLATFORM = {f"supervisor/process/{name}.py" for name in ("linux", "linux_proc", "portable")}
-OF_A_PLATFORM = re.compile(r"/proc/|pidfd_open|prctl|/cgroup|SO_PEERCRED|kqueue|CLOCK_BOOTTIME")
+OF_A_PLATFORM = re.compile(r"/proc/|pidfd_|prctl|/cgroup|SO_PEERCRED|kqueue|CLOCK_BOOTTIME")
 
 
 @pytest.mark.parametrize("path", [p for p in MODULES if p.parts[0] == "supervisor"], ids=str)
@@ -219,7 +219,8 @@ MAY_NAME_AN_AGENT = {
     "supervisor/statedb/schema.py",  # columns
 }
 AGENT_NAME = re.compile(
-    r"hermes(?![-_]?supervise)|claude|codex|gemini|opencode|qwen|(?<![a-z])pi(?![a-z])", re.I
+    r"hermes(?![-_]?supervise)|claude|codex|copilot|gemini|opencode|qwen|(?<![a-z])pi(?![a-z])",
+    re.I,
 )
 
 
@@ -261,7 +262,15 @@ KEEPS_A_RETIRED_WORD = {
 }
 
 
-@pytest.mark.parametrize("path", MODULES, ids=str)
+# Everything else in Python: tests, campaigns, benchmarks, examples.
+BESIDE = sorted(
+    p.relative_to(ROOT)
+    for folder in ("tests", "torture", "bench", "fuzz", "figures", "examples")
+    for p in (ROOT / folder).rglob("*.py")
+)
+
+
+@pytest.mark.parametrize("path", [*MODULES, *BESIDE], ids=str)
 def test_retired_words_do_not_come_back_as_names(path: Path) -> None:
     names = {
         name

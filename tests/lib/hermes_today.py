@@ -405,12 +405,12 @@ def main():
     if history:
         db.reopen_session(name)
 
-    def told(number, frame):
+    def interrupt(number, frame):
         agent.hard_interrupt(f"received signal {number}")
         raise Leaving
 
-    signal.signal(signal.SIGTERM, told)
-    signal.signal(signal.SIGHUP, told)
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGHUP, interrupt)
     result = {}
     try:
         result = agent.run_conversation(question, conversation_history=history)

@@ -423,12 +423,12 @@ def judge(world: KillWorld, scenario: Scenario, *, both_died: bool) -> list[Viol
     matching = [wanted for wanted in candidates if _same(wanted, there)]
     if not matching:
         wrong("T1", _difference(candidates[0], there, ledger, least))
-        owed = candidates[0]
+        nearest = candidates[0]
     else:
-        owed = matching[-1]
-    _judge_hooks(world, owed, matching, wrong)
+        nearest = matching[-1]
+    _judge_hooks(world, nearest, matching, wrong)
     _judge_the_agents_rows(world, wrong)
-    _judge_report(world, scenario, there, wrong, is_cut=cut is not None and owed is cut)
+    _judge_report(world, scenario, there, wrong, is_cut=cut is not None and nearest is cut)
     undisturbed = "agent" not in world.killed() and not _group_died(world)
     if undisturbed and ledger["begin"] and not ledger["finished"]:
         wrong("T1", f"the agent was disturbed: {ledger}")
@@ -463,7 +463,7 @@ def _what_is_there(world: KillWorld, wrong: Callable[[str, str], None]) -> dict[
                 "SELECT * FROM messages WHERE session_id = ? ORDER BY id", (session["id"],)
             ).fetchall()
             there[session["id"]] = {
-                "rows": [_told(row) for row in rows],
+                "rows": [_content_of(row) for row in rows],
                 "end": session["end_reason"],
                 "ended_at": session["ended_at"],
                 "title": session["title"],
@@ -479,7 +479,7 @@ def _what_is_there(world: KillWorld, wrong: Callable[[str, str], None]) -> dict[
     return there
 
 
-def _told(row: sqlite3.Row) -> dict[str, Any]:
+def _content_of(row: sqlite3.Row) -> dict[str, Any]:
     made = json.loads(row["tool_calls"]) if row["tool_calls"] else []
     names = ("role", "content", "tool_call_id", "finish_reason", "reasoning", "effect_disposition")
     return {name: row[name] for name in names} | {"calls": [call["id"] for call in made]}
@@ -539,7 +539,7 @@ def _judge_the_agents_rows(world: KillWorld, wrong: Callable[[str, str], None]) 
 
 def _judge_hooks(
     world: KillWorld,
-    owed: dict[str, Any],
+    nearest: dict[str, Any],
     matching: list[dict[str, Any]],
     wrong: Callable[[str, str], None],
 ) -> None:
@@ -552,7 +552,8 @@ def _judge_hooks(
     sessions = {event["session_id"] for event in events}
     # Two amounts of the script may leave the same rows and owe different hooks.
     choices = [
-        {id for id, session in wanted.items() if session["hooks"]} for wanted in matching or [owed]
+        {id for id, session in wanted.items() if session["hooks"]}
+        for wanted in matching or [nearest]
     ]
     if sessions not in choices:
         wrong("T3", f"hooks ran for {sorted(sessions)}, owed to one of {choices}")
@@ -616,16 +617,16 @@ def _judge_report(
         # Records that only the supervisor had died with it. What it had stored of them is there;
         # whether there were more is not known, and the report says so.
         in_memory = scenario.full and (_group_died(world) or "supervisor" in world.killed())
-        is_told = in_memory and report["problems"] == [CUT_SHORT]
-        if (bool(report["problems"]) != is_cut and not is_told) or not report["complete"]:
+        says_so = in_memory and report["problems"] == [CUT_SHORT]
+        if (bool(report["problems"]) != is_cut and not says_so) or not report["complete"]:
             wrong("T1", f"{id}: {report['problems']}")
         # What was stored for a living agent, that does not do so itself, was not recovered.
         least = session["ours"] if scenario.stored else 0
         if not least <= report["recovered"]["messages"] <= session["ours"]:
             wrong("T2", f"{id}: {report['recovered']} for {session['ours']} rows of ours")
         events = [e["extra"]["attempt"] for e in world.events() if e["session_id"] == id]
-        told_of = [(hook["outcome"], hook["attempt"]) for hook in report["hooks"]]
-        if events and told_of != [("ok", events[-1])]:
+        reported_hooks = [(hook["outcome"], hook["attempt"]) for hook in report["hooks"]]
+        if events and reported_hooks != [("ok", events[-1])]:
             wrong("T4", f"{id}: hooks {report['hooks']} after the attempts {events}")
         # Who was there to see it says so; who was not claims no other death.
         killed = set(world.killed())

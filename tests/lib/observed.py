@@ -115,7 +115,7 @@ class ObservedWorld(InstalledWorld):
         self.seen: dict[str, set[str]] = {}
         self.env["XDG_CONFIG_HOME"] = str(folder / "config")
         self.env["XDG_DATA_HOME"] = str(folder / "data")
-        self._told = folder / "events"
+        self._hook_events = folder / "events"
         self._agents = 0
 
     def observe(self) -> dict[str, set[str]]:
@@ -246,16 +246,16 @@ class ObservedWorld(InstalledWorld):
         """A command for each event, which keeps its input."""
         script = self.folder / "hook.py"
         script.write_text(
-            f"import sys; open({str(self._told)!r}, 'a').write(sys.stdin.read() + chr(10))\n"
+            f"import sys; open({str(self._hook_events)!r}, 'a').write(sys.stdin.read() + chr(10))\n"
         )
         command = f"{self.python} {script}"
         events = ("end", "finalize", "reset")
         return [word for event in events for word in (f"--on-session-{event}", command)]
 
     def events(self) -> list[dict[str, Any]]:
-        if not self._told.exists():
+        if not self._hook_events.exists():
             return []
-        return [json.loads(line) for line in self._told.read_text().splitlines() if line]
+        return [json.loads(line) for line in self._hook_events.read_text().splitlines() if line]
 
     def run_folder(self) -> Path:
         [folder] = self.runs()

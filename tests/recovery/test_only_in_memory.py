@@ -70,8 +70,8 @@ def row_in(path: Path) -> tuple[Any, ...]:
     return tuple(found)
 
 
-class Owed(Observer):
-    """Who is owed hooks, in place of the queue."""
+class SessionsWithHooks(Observer):
+    """Notes the sessions that hooks are to run for, in place of the queue."""
 
     def __init__(self) -> None:
         self.sessions: list[str] = []
@@ -81,8 +81,8 @@ class Owed(Observer):
 
 
 def recovered(run: runs.Run) -> tuple[list[SessionReport], list[str]]:
-    owed = Owed()
-    return finish(run, owed).reports, owed.sessions
+    with_hooks = SessionsWithHooks()
+    return finish(run, with_hooks).reports, with_hooks.sessions
 
 
 def test_a_session_whose_records_died_with_the_supervisor_is_ended_and_reported(
@@ -90,14 +90,14 @@ def test_a_session_whose_records_died_with_the_supervisor_is_ended_and_reported(
 ) -> None:
     store(run, said(SESSION, QUESTION, GROWING))
     assert row_in(tmp_path / "state.db") == (None, None, 1)
-    [report], owed = recovered(run)
+    [report], with_hooks = recovered(run)
     assert (report.outcome, report.session, report.model) == ("interrupted", "s", "m-1")
     assert report.problems == [CUT_SHORT]
     assert report.reason is not None and report.reason["signal"] is None
     reason, ended_at, many = row_in(tmp_path / "state.db")
     assert (reason, many) == ("interrupted", 1)
     assert ended_at >= START + 1
-    assert owed == ["s"]
+    assert with_hooks == ["s"]
     assert run.streams() == []
 
 
@@ -125,11 +125,11 @@ def test_what_the_agent_ended_itself_stays_as_it_ended_it(
 
         monkeypatch.setattr(checkpoints, "write_down", no_room)
     store(run, said(SESSION, QUESTION, ENDED))
-    [report], owed = recovered(run)
+    [report], with_hooks = recovered(run)
     assert (report.outcome, report.end_reason) == ("ended by the agent", "completed")
     assert report.problems == [CUT_SHORT]
     assert row_in(tmp_path / "state.db")[0] == "completed"
-    assert owed == []
+    assert with_hooks == []
 
 
 @pytest.fixture
@@ -152,11 +152,11 @@ def test_a_session_that_only_its_marker_knows_is_ended_and_reported(
         journal(run, STREAM, [])
     store(run, said(SESSION, QUESTION, GROWING))
     assert run.streams() == [STREAM] and not list(Path(run.folder).glob("*.stored.log"))
-    [report], owed = recovered(run)
+    [report], with_hooks = recovered(run)
     assert (report.outcome, report.session, report.model) == ("interrupted", "s", "m-1")
     assert report.problems == [CUT_SHORT]
     reason, ended_at, many = row_in(tmp_path / "state.db")
-    assert (reason, many, owed) == ("interrupted", 1, ["s"])
+    assert (reason, many, with_hooks) == ("interrupted", 1, ["s"])
     assert ended_at >= START + 1
     assert run.streams() == []
 
@@ -166,8 +166,9 @@ def test_a_session_that_only_its_marker_knows_as_ended_stays_ended(
     run: runs.Run, tmp_path: Path
 ) -> None:
     store(run, said(SESSION, QUESTION, ENDED))
-    [report], owed = recovered(run)
-    assert (report.outcome, report.end_reason, owed) == ("ended by the agent", "completed", [])
+    [report], with_hooks = recovered(run)
+    assert (report.outcome, report.end_reason) == ("ended by the agent", "completed")
+    assert with_hooks == []
     assert row_in(tmp_path / "state.db")[0] == "completed"
 
 
@@ -179,9 +180,9 @@ def test_markers_are_looked_for_in_every_database_of_the_stream(
     numbered = said({**SESSION, "session": "known", "db": str(elsewhere)})
     journal(run, STREAM, [frame(0, kind="hello"), *numbered])
     store(run, said({**SESSION, "db": str(elsewhere)}, QUESTION, first=2))
-    reports, owed = recovered(run)
+    reports, with_hooks = recovered(run)
     assert [(r.session, r.db) for r in reports if r.session == "s"] == [("s", str(elsewhere))]
-    assert (row_in(elsewhere)[0], owed) == ("interrupted", ["s"])
+    assert (row_in(elsewhere)[0], with_hooks) == ("interrupted", ["s"])
 
 
 @pytest.mark.usefixtures("unnoted")
@@ -228,9 +229,9 @@ def test_the_end_that_somebody_else_wrote_since_stays(run: runs.Run, tmp_path: P
     with closing(sqlite3.connect(tmp_path / "state.db")) as db:
         db.execute("UPDATE sessions SET ended_at = 5.0, end_reason = 'user_exit'")
         db.commit()
-    [report], owed = recovered(run)
+    [report], with_hooks = recovered(run)
     assert row_in(tmp_path / "state.db")[:2] == ("user_exit", 5.0)
-    assert (report.outcome, owed) == ("ended by the agent", [])
+    assert (report.outcome, with_hooks) == ("ended by the agent", [])
 
 
 @pytest.mark.parametrize(("dead", "living"), [(STREAM, OTHER), (OTHER, STREAM)])
@@ -270,10 +271,10 @@ def test_nothing_is_lost_if_the_recovery_had_it_all_and_was_only_cut_off(
     with pytest.raises(Exception, match="cut off here"):
         finish(run, CutOff(), supervised=us)
     assert row_in(tmp_path / "state.db")[0] == "interrupted"
-    [report], owed = recovered(run)
+    [report], with_hooks = recovered(run)
     assert (report.outcome, report.problems) == ("interrupted", [])
     assert report.recovered.messages == 1
-    assert owed == ["s"]
+    assert with_hooks == ["s"]
 
 
 def test_one_that_was_idle_is_finalised_and_one_that_went_on_since_is_not(

@@ -36,7 +36,7 @@ def problem(machine: Machine) -> str:
     return str(machine.status().get("problem") or "")
 
 
-def test_two_machines_with_one_id_are_told_and_both_are_replicated(fleet: Fleet) -> None:
+def test_two_machines_with_one_id_are_warned_and_both_are_replicated(fleet: Fleet) -> None:
     here, copy = fleet.machine(), fleet.machine()
     here.supervise(TALK, stdin=subprocess.PIPE).wait_for("ready")
     fleet.until_there("the first")
@@ -55,7 +55,7 @@ def test_two_machines_with_one_id_are_told_and_both_are_replicated(fleet: Fleet)
     until(lambda: here.status().get("connected") and not problem(here), "told no more", 60)
 
 
-def test_a_disk_restored_from_an_older_copy_overwrites_nothing_and_is_told(
+def test_a_disk_restored_from_an_older_copy_overwrites_nothing_and_says_so(
     fleet: Fleet, tmp_path: Path
 ) -> None:
     here = fleet.machine()

@@ -81,7 +81,7 @@ def run_of_machine(machine: Machine, id: str) -> dict[str, Any]:
     return dict(found)
 
 
-def test_a_machine_that_comes_back_keeps_its_hooks_and_its_user_is_told(fleet: Fleet) -> None:
+def test_a_machine_that_comes_back_keeps_its_hooks_and_warns_its_user(fleet: Fleet) -> None:
     here, there = two(fleet)
     run = here.supervise(TALK, stdin=subprocess.PIPE)
     run.wait_for("ready")
@@ -101,10 +101,10 @@ def test_a_machine_that_comes_back_keeps_its_hooks_and_its_user_is_told(fleet: F
     assert not here.status().get("taken")
     until(lambda: run_of_machine(there, here.id)["state"] == "alive", "it reports again")
     name = run_of_machine(there, there.id)["name"]
-    told = f"machine {name} has recovered".encode()
+    warning = f"machine {name} has recovered".encode()
     assert run.process.stderr is not None
     seen = b""
-    while told not in seen:
+    while warning not in seen:
         piece = run.process.stderr.readline()
         assert piece, seen
         seen += piece

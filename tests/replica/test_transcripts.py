@@ -71,7 +71,7 @@ def test_claude_codes_transcript_is_the_same_on_another_machine(fleet: Fleet) ->
     ]  # fmt: skip
 
 
-def test_a_transcript_that_differs_is_left_alone_and_the_user_is_told(fleet: Fleet) -> None:
+def test_a_transcript_that_differs_is_left_alone_and_the_user_is_warned(fleet: Fleet) -> None:
     here, there = fleet.machine(), fleet.machine()
     agent = install(here, "claude", CLAUDE, TALK)
     run = here.run([agent], stdin=subprocess.PIPE)

@@ -142,12 +142,12 @@ forever()
     launcher = agent.agent
     kill(agent.pid, signal.SIGSTOP)
     agent.send_line()
-    speaker = int(agent.wait_for("said by").split()[2])
+    sender = int(agent.wait_for("said by").split()[2])
     kill(launcher)
     wait_dead(launcher)
     kill(agent.pid, signal.SIGCONT)
     until(lambda: list((world.state / "hermes-supervise").glob("runs/*/*.log")), "its journal")
-    kill(speaker)
+    kill(sender)
     agent.finish()
     assert short(world.messages("chat")) == [("user", "hello")]
 

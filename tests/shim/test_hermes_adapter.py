@@ -228,7 +228,7 @@ def test_rows_settle_the_message_with_the_same_text(recorded: Records) -> None:
     assert settled(recorded) == [([uids(recorded)[2]], [1])]
 
 
-def test_a_message_that_was_stored_before_it_was_seen_is_told_with_its_row(
+def test_a_message_that_was_stored_before_it_was_seen_is_reported_with_its_row(
     recorded: Records,
 ) -> None:
     ai_agent = agent()
@@ -268,7 +268,9 @@ def test_a_question_that_never_got_its_turn_is_taken_back(recorded: Records, how
     assert (again["uid"], again["withdrawn"]) == (first["uid"], True)
 
 
-def test_a_question_that_the_next_turn_is_given_is_kept_and_told_once(recorded: Records) -> None:
+def test_a_question_that_the_next_turn_is_given_is_kept_and_reported_once(
+    recorded: Records,
+) -> None:
     """A second message of the user's broke the wait for the session off. Hermes keeps the first in
     memory, and stores both in the next turn."""
     ai_agent = agent()
@@ -435,7 +437,9 @@ def test_a_request_is_of_the_agent_whose_thread_sends_it(lacking: None, tapped: 
     assert sends(None) is None, "each of them may have asked it"
 
 
-def test_a_question_that_a_request_told_is_not_told_again(lacking: None, recorded: Records) -> None:
+def test_a_question_that_a_request_reported_is_not_reported_again(
+    lacking: None, recorded: Records
+) -> None:
     conversation = hermes_lookup.of(agent())
     assert conversation is not None
     conversation.model_asked(WITH_A_TOOL[:1])
@@ -454,7 +458,7 @@ def test_a_request_after_a_rotation_tells_nothing_again(lacking: None, recorded:
     assert messages(recorded) == before
 
 
-def test_what_is_new_is_told_before_it_is_compressed(lacking: None, recorded: Records) -> None:
+def test_what_is_new_is_reported_before_it_is_compressed(lacking: None, recorded: Records) -> None:
     ai_agent = agent()
     ai_agent.during = lambda ai_agent: ai_agent._compress_context(list(WITH_A_TOOL))
     ai_agent.run_conversation("hello")

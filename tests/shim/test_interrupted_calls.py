@@ -729,10 +729,10 @@ def test_threads_that_stream_and_send_at_once_have_each_record_once_and_in_their
     sys.setswitchinterval(1e-6)
     try:
         with a_scene() as at:
-            speakers = [threading.Thread(target=speak, args=(number,)) for number in range(threads)]
-            for speaker in speakers:
-                speaker.start()
-            while any(speaker.is_alive() for speaker in speakers):
+            senders = [threading.Thread(target=speak, args=(number,)) for number in range(threads)]
+            for sender in senders:
+                sender.start()
+            while any(sender.is_alive() for sender in senders):
                 at.look()
             words = at.words()
     finally:

@@ -17,7 +17,7 @@ from support import DEADLINE, World, kill, short, until
 # Tells where its supervisor listens, and speaks no word itself.
 QUIET = 'ready("at " + os.environ["HERMES_SUPERVISE_SOCKET"])\nforever()\n'
 
-SPEAKER = """
+CLIENT = """
 import sys
 from hermes_supervise.supervisor.ingest.blocking_client import BlockingClient
 client = BlockingClient(sys.argv[1])
@@ -30,11 +30,11 @@ for number in range(3):
 """
 
 
-def test_what_was_said_is_in_the_database_when_the_speaker_is_gone(world: World) -> None:
+def test_what_was_said_is_in_the_database_when_the_client_is_gone(world: World) -> None:
     agent = world.supervise(QUIET)
     address = agent.wait_for("at").split()[1]
     done = subprocess.run(
-        [*world.command[:1], "-c", SPEAKER, address], env=world.env, input="\n\n\n", text=True,
+        [*world.command[:1], "-c", CLIENT, address], env=world.env, input="\n\n\n", text=True,
         capture_output=True, timeout=30,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -123,7 +123,7 @@ def test_what_the_supervisor_has_and_did_not_acknowledge_is_sent_again(world: Wo
     assert heard == [1, 1]
 
 
-def test_nobody_there_is_told(tmp_path: Path) -> None:
+def test_a_client_learns_that_nobody_is_there(tmp_path: Path) -> None:
     with pytest.raises(NotDelivered):
         BlockingClient(str(tmp_path / "none.sock")).send({"kind": "bye"})
 
