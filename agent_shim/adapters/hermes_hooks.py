@@ -34,6 +34,8 @@ import time
 _RAISED = 1
 _NOTHING_TO_DO = 3
 _KEPT = 2048
+# How often, in seconds, a fork is looked at where its end cannot be waited for.
+_LOOK = 0.05
 _WENT_WELL = ("ok", "nothing to do")
 _PR_SET_PDEATHSIG = 1
 _WEBHOOKS = "agent.outbound_webhooks"
@@ -224,6 +226,7 @@ class Runner:
 
     def __init__(self, asked: dict[str, object]) -> None:
         self.failed = False
+        self._parent = int(asked["parent"])
         self._timeout = float(asked["timeout"])
         self._key = asked["key"]
         self._ledger = asked["ledger"]
@@ -253,6 +256,8 @@ class Runner:
         key = f"{self._key}:{what}" + (f"#{number}" if number > 1 else "")
         if key in self._ended:
             return
+        if os.getppid() != self._parent:  # there is no prctl here, and another runner goes on
+            os._exit(_RAISED)
         attempt = before + self._begun.get(key, 0) + 1
         self._note(hook=key, command=what, attempt=attempt, at=time.time())
         outcome, output = _isolated(self._timeout, lambda: work(attempt))
@@ -320,24 +325,36 @@ def _be_the_fork(work, output: int, runner: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    """End when the parent does; where there is no prctl, not in the middle of a callback."""
+    try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    except AttributeError:
+        pass
     if os.getppid() != parent:
         os._exit(_RAISED)
 
 
 def _attend(pid: int, output: int, timeout: float) -> tuple[bool, bytes]:
     """Read what it prints until it ends or its time is up; keep the first of it only."""
-    ended = os.pidfd_open(pid)
+    try:
+        ended = os.pidfd_open(pid)
+    except (AttributeError, OSError):  # another system, an old kernel, or not permitted
+        ended = None
     os.set_blocking(output, False)
     poller = select.poll()
-    poller.register(ended, select.POLLIN)
+    if ended is not None:
+        poller.register(ended, select.POLLIN)
     poller.register(output, select.POLLIN)
     deadline = time.monotonic() + timeout
     kept = b""
     over = False
     while not over and (left := deadline - time.monotonic()) > 0:
-        ready = {fd for fd, _ in poller.poll(left * 1000)}
-        over = ended in ready
+        if ended is not None:
+            ready = {fd for fd, _ in poller.poll(left * 1000)}
+            over = ended in ready
+        else:
+            over = _has_ended(pid)  # first: what it has printed by then is read below
+            ready = {fd for fd, _ in poller.poll(0 if over else 1000 * min(left, _LOOK))}
         if output in ready:
             try:
                 piece = os.read(output, 65536)
@@ -346,8 +363,17 @@ def _attend(pid: int, output: int, timeout: float) -> tuple[bool, bytes]:
             kept = (kept + piece)[:_KEPT]
             if not piece:
                 poller.unregister(output)
-    os.close(ended)
+    if ended is not None:
+        os.close(ended)
     return over, kept.strip()
+
+
+def _has_ended(pid: int) -> bool:
+    """Whether a child has ended. It is not reaped: until then its group keeps its number."""
+    if hasattr(os, "waitid"):
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    # macOS before Python 3.13. `ps` lists a zombie as one.
+    return os.popen(f"ps -o stat= -p {pid}").read().strip()[:1] in ("", "Z")
 
 
 def _say(what: str, outcome: str) -> None:
