@@ -205,12 +205,45 @@ def test_the_last_words_are_not_the_answer_to_what_the_agent_asked_itself() -> N
         for i, (role, text) in enumerate(said)
     ]
     report = settled(agent="hermes 0.19.0", died_at=20.0)
-    assert story.last_message(report, rows, "assistant") == "some words"
-    assert story.last_message(report, rows, "user") == "hello"
+    assert [text for _, text in story.last_words(report, rows)] == ["hello", "some words"]
     replies = [event for event in story.timeline(report, rows) if event.kind == "reply"]
     assert [event.at for event in replies] == [11.0]
     later = [*rows, {"id": 9, "role": "user", "content": "again", "timestamp": 15.0}]
-    assert story.last_message(report, later, "user") == "again"
+    assert [text for _, text in story.last_words(report, later)] == ["some words", "again"]
+
+
+def test_a_reply_to_an_earlier_question_is_not_shown_as_the_answer_to_the_last() -> None:
+    rows = [
+        {"id": i, "role": role, "content": text, "timestamp": 10.0 + i}
+        for i, (role, text) in enumerate([("user", "one"), ("assistant", "1"), ("user", "two")])
+    ]
+    [earlier, question] = story.last_words(settled(died_at=20.0), rows)
+    assert (earlier[1], question[1]) == ("1", "two"), "in order of time"
+    rows.append({"id": 9, "role": "assistant", "content": "2", "timestamp": 15.0})
+    [asked, reply] = story.last_words(settled(died_at=20.0), rows)
+    assert (asked[1], reply[1]) == ("two", "2")
+    assert reply[0] != earlier[0], "and called something else"
+
+
+def test_a_label_in_the_drawing_does_not_cross_the_mark_of_the_death() -> None:
+    call = {"id": "c", "function": {"name": "read_file", "arguments": "{}"}}
+    rows = [
+        {"id": 1, "role": "user", "content": "x", "timestamp": 10.1},
+        {"id": 2, "role": "assistant", "content": "", "tool_calls": json.dumps([call]),
+         "timestamp": 10.2},
+        {"id": 3, "role": "tool", "content": "x", "tool_call_id": "c", "timestamp": 10.7},
+    ]  # fmt: skip
+    hooks = [{"command": "true", "outcome": "ok", "at": 11.4 + i / 100} for i in range(2)]
+    report = settled(launched=10.0, began=10.05, died_at=11.3, doing="replying", doing_since=10.7,
+                     settled_at=11.35, hooks=hooks)  # fmt: skip
+    shown = page.page([report], None, rows)
+    for drawing in re.findall(r"<svg.*?</svg>", shown):
+        death = float(re.findall(r'<g class="death"><line x1="([\d.]+)"', drawing)[0])
+        [label] = re.findall(
+            r'<text x="([\d.]+)" y="\d+"( text-anchor="end")?>(tool [^<]*)', drawing
+        )
+        left, end = float(label[0]), bool(label[1])
+        assert label[2] == "tool read_file" and (left if end else left + 6.7 * 14) < death
 
 
 def test_an_agent_that_is_known_by_a_file_alone_is_called_the_agent() -> None:
@@ -242,6 +275,7 @@ def test_several_ends_are_numbered_counts_agree_and_labels_have_one_case(world: 
     assert {label for label in shown if not label[:1].isupper()} == {"state.db"}
     assert f"<code>{world.db}</code>" in answer
     assert "ok: <code>true</code>" in answer
+    assert "hook <code>true</code>: ok" in answer, "in the list of the timeline"
     assert re.search(r"hermes-supervise \d+\.\d+\.\d+", text)
 
 

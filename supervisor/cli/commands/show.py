@@ -157,11 +157,9 @@ def _timeline(
 def _last_messages(report: SessionReport, messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
     """Headings and texts, shortened: the transcript has all of it."""
     quoted = []
-    for heading, role in (("Last user message", "user"), ("Last reply", "assistant")):
-        text = story.last_message(report, messages, role)
-        if text is not None:
-            more = f"… ({len(text):,} characters in all)" if len(text) > _MAX_QUOTED else ""
-            quoted.append((heading, text[:_MAX_QUOTED] + more))
+    for heading, text in story.last_words(report, messages):
+        more = f"… ({len(text):,} characters in all)" if len(text) > _MAX_QUOTED else ""
+        quoted.append((heading, text[:_MAX_QUOTED] + more))
     for name, arguments in story.open_call(report, messages):
         quoted.append(("Running tool call", f"{name} {arguments[:_MAX_QUOTED]}"))
     return quoted

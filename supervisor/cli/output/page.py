@@ -121,10 +121,8 @@ def _figures(report: SessionReport) -> str:
 
 def _last_messages(report: SessionReport, messages: list[dict[str, Any]]) -> str:
     parts = []
-    for heading, role in (("Last user message", "user"), ("Last reply", "assistant")):
-        text = story.last_message(report, messages, role)
-        if text is not None:
-            parts.append(f"<figure><figcaption>{heading}</figcaption>{_quoted(text)}</figure>")
+    for heading, text in story.last_words(report, messages):
+        parts.append(f"<figure><figcaption>{heading}</figcaption>{_quoted(text)}</figure>")
     for name, arguments in story.open_call(report, messages):
         call = f"<code>{_text(name)}</code>" + (
             f"<pre>{_text(arguments)}</pre>" if arguments else ""
@@ -166,12 +164,12 @@ def _drawing(events: list[Event], name: str, wide: float) -> str:
         kind, label = event.kind, _text(event.text)
         if id(event) in lanes:
             y = 58 + _LANE * lanes[id(event)]
-            end = _place_of(event.until or event.at, events, places)
-            long = max(4.0, end - place)
+            end = max(place + 4, _place_of(event.until or event.at, events, places))
             parts.append(
-                f'<g class="{kind}"><rect x="{place:.1f}" y="{y - 8:.0f}" width="{long:.1f}" '
+                f'<g class="{kind}"><rect x="{place:.1f}" y="{y - 8:.0f}" '
+                f'width="{end - place:.1f}" '
                 f'height="16" rx="4"><title>{label}</title></rect>'
-                f"{_beside(place, long, y, event.text, wide)}</g>"
+                f"{_beside(place, end, y, event.text, wide if end >= death else death)}</g>"
             )
         if event.kind == "death":
             parts.append(
@@ -194,13 +192,15 @@ def _drawing(events: list[Event], name: str, wide: float) -> str:
     return f'<div class="drawing {name}">{"".join(parts)}</svg></div>'
 
 
-def _beside(place: float, long: float, y: float, label: str, wide: float) -> str:
-    """A label next to its bar, on the side with more room, and cut to fit there."""
-    before, after = place - 16, wide - (place + long) - 16
-    room = int(max(before, after) / _LETTER)
+def _beside(place: float, end: float, y: float, label: str, border: float) -> str:
+    """A label next to its bar, on the side where it fits, or else on the one with more room, and
+    cut to fit there. `border`: what it does not cross on the right."""
+    before, after = (int(space / _LETTER) for space in (place - 16, border - end - 16))
+    right = after >= len(label) or after >= before
+    room = after if right else before
     shown = _text(label if len(label) <= room else label[: max(1, room - 1)] + "\u2026")
-    if after >= before:
-        return f'<text x="{place + long + 8:.1f}" y="{y + 4:.0f}">{shown}</text>'
+    if right:
+        return f'<text x="{end + 8:.1f}" y="{y + 4:.0f}">{shown}</text>'
     return f'<text x="{place - 8:.1f}" y="{y + 4:.0f}" text-anchor="end">{shown}</text>'
 
 
@@ -234,9 +234,17 @@ def _steps(events: list[Event]) -> str:
         parts.append(
             f'<li class="{event.kind}"><time datetime="{_iso(event.at)}">{at}</time>'
             f'<span class="step">{_text(step)}</span>'
-            f"<span>{_text(one_line(event.text))}{_text(length)}</span></li>"
+            f"<span>{_with_code(event)}{_text(length)}</span></li>"
         )
     return "".join(parts) + "</ol>"
+
+
+def _with_code(event: Event) -> str:
+    text = one_line(event.text)
+    if not event.command:
+        return _text(text)
+    before, command, after = text.partition(event.command)
+    return f"{_text(before)}<code>{_text(command)}</code>{_text(after)}"
 
 
 def _iso(at: float) -> str:

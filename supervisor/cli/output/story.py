@@ -30,6 +30,8 @@ class Event:
     text: str
     until: float | None = None
     """When it ended; None: it has no duration, or nobody knows."""
+    command: str = ""
+    """The part of the text that is a command."""
 
 
 def timeline(report: SessionReport, messages: list[dict[str, Any]]) -> list[Event]:
@@ -49,9 +51,10 @@ def timeline(report: SessionReport, messages: list[dict[str, Any]]) -> list[Even
     for hook in report.hooks:
         at = hook.get("at")
         if isinstance(at, int | float):
-            text = f"hook {one_line(str(hook['command']))}: {hook['outcome']}"
-            fine = hook["outcome"] in ("ok", "waiting", "running")
-            events.append(Event(float(at), "hook" if fine else "failed", text))
+            command = one_line(str(hook["command"]))
+            kind = "hook" if hook["outcome"] in ("ok", "waiting", "running") else "failed"
+            text = f"hook {command}: {hook['outcome']}"
+            events.append(Event(float(at), kind, text, command=command))
     return sorted(events, key=lambda event: event.at)
 
 
@@ -202,16 +205,22 @@ def _memory_of(process: dict[str, Any]) -> str:
     return f" ({size(process['memory'])})" if process.get("memory") else ""
 
 
-def last_message(report: SessionReport, messages: list[dict[str, Any]], role: str) -> str | None:
-    """The text of the last message of this role before the death; the session may have continued
-    since."""
+def last_words(report: SessionReport, messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """What was said last before the death, in order of time, each with its heading; the session may
+    have continued since."""
+    words: list[tuple[str, str]] = []
+    answered = False
     for message in reversed(said(report, messages)):
-        at = message.get("timestamp")
-        if isinstance(at, int | float) and at > report.died_at:
+        at, role = message.get("timestamp"), message.get("role")
+        text = str(message.get("content") or "")
+        if (isinstance(at, int | float) and at > report.died_at) or not text.strip():
             continue
-        if message.get("role") == role and str(message.get("content") or "").strip():
-            return str(message["content"])
-    return None
+        if role == "user" and "Last user message" not in dict(words):
+            words.append(("Last user message", text))
+        elif role == "assistant" and not answered:
+            answered = True
+            words.append(("Previous reply" if words else "Last reply", text))
+    return words[::-1]
 
 
 def open_call(report: SessionReport, messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
