@@ -235,11 +235,15 @@ def retire(run: Run, *, keep: bool = False) -> bool:
     `keep`: something is left to do that no file in it may show. True if a process is left that may
     still send records, so that the folder stays."""
     # In this order: a process that is gone by now has written all its records.
-    speakers = run_notes.living_agent(run.folder) is not None or _may_still_send(run)
-    if not speakers and not keep and not run.streams():
-        if os.path.exists(run.path("report.jsonl")):
-            _keep_report(run)
-        _remove(run)
+    agent_lives = run_notes.living_agent(run.folder) is not None
+    speakers = agent_lives or _may_still_send(run)
+    if not keep and not run.streams():
+        if not speakers:
+            if os.path.exists(run.path("report.jsonl")):
+                _keep_report(run)
+            _remove(run)
+        elif not agent_lives:
+            run_notes.note_settled(run.folder)
     run.release()
     return speakers
 
@@ -264,6 +268,12 @@ def waits_for_nothing_else(run: Run) -> bool:
     """True if everything in a run is settled, and its folder stays only for a process that may
     still send records."""
     return not run.streams() and _may_still_send(run)
+
+
+def has_nothing_to_recover(run: Run) -> bool:
+    """True if everything in a run is settled, also if the process that its folder stayed for is
+    gone by now and has sent nothing. The next start, or `recover`, removes the folder."""
+    return not run.streams() and (run_notes.was_settled(run.folder) or _may_still_send(run))
 
 
 def with_queued_hooks() -> list[str]:

@@ -21,6 +21,8 @@ REPLICA_NOTE = "replica"
 _AGENT = "agent"
 # A process may have been left that could not be looked at.
 _UNSEEN = "unseen"
+# Everything was recovered; the folder stayed for a process that might still send records.
+_SETTLED = "settled"
 # The agent runs as this user, who is not ours, or tried to connect as such.
 _OTHER_USER = "other_user"
 # The supervisor exited in order, and left a process that may still connect.
@@ -111,6 +113,20 @@ def note_unseen(folder: str) -> None:
 def has_unseen(folder: str) -> bool:
     """What `note_unseen` wrote."""
     return os.path.exists(os.path.join(folder, _UNSEEN))
+
+
+def note_settled(folder: str) -> None:
+    """Everything in a run was recovered, and only a process that it left keeps the folder."""
+    try:
+        with open(os.path.join(folder, _SETTLED), "w", opener=endpoint.private_file):
+            pass
+    except OSError:
+        pass  # the run is then said to wait, and `recover` finds nothing in it
+
+
+def was_settled(folder: str) -> bool:
+    """What `note_settled` wrote."""
+    return os.path.exists(os.path.join(folder, _SETTLED))
 
 
 def replica_of(folder: str) -> str | None:

@@ -118,6 +118,7 @@ def test_what_a_child_says_after_its_parents_end_is_recovered(
     assert json.loads(world.call("recover", "--json").stdout)["running"] == [run.name]
     assert texts(world) == ["hello"], "the parent's messages do not wait"
     speak_and_die(world, child)
+    assert json.loads(world.call("ps", "--json").stdout)["left_behind"] == [run.name]
     assert world.call("recover").returncode == 0
     assert texts(world) == ["hello", "late", "Yes, I"]
     assert world.runs() == []
@@ -171,6 +172,10 @@ def test_a_tool_that_is_left_running_makes_nobody_wait_and_no_noise(world: World
     assert world.runs() == [run]
     kill(tool)
     wait_dead(tool)
+    assert "to be recovered" not in world.call("sessions").stdout, "nor once the tool has ended"
+    assert json.loads(world.call("ps", "--json").stdout) == {"runs": [], "left_behind": []}
+    checks = json.loads(world.call("doctor", "--json").stdout)["checks"]
+    assert [check["state"] for check in checks if check["name"] == "leftovers"] == ["ok"]
     assert world.call("--", "true").returncode == 0
     until(lambda: world.runs() == [], "the next start has removed it")
     assert [report["outcome"] for report in world.reports()] == ["interrupted"]

@@ -256,7 +256,7 @@ def _leftovers() -> str | Check:
         run = runs.claim(folder)
         if run is None:
             continue
-        if not runs.waits_for_nothing_else(run):
+        if not runs.has_nothing_to_recover(run):
             waiting.append(run.name)
             if (why := _broken(run)) is not None:
                 broken.append(f"{run.folder}: {why}")

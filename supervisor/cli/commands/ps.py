@@ -101,7 +101,7 @@ def look(folder: str, now: float) -> Run | None:
     pids = {(stream.peer or stream.hello)["pid"] for stream in alive}
     pids |= {agent[0]} if agent else set()
     supervisor = _supervisor(folder, agent_lives=bool(pids))
-    if supervisor["state"] == "gone" and runs.waits_for_nothing_else(run):
+    if supervisor["state"] == "gone" and runs.has_nothing_to_recover(run):
         return None
     unreachable = out_of_reach.look(folder)
     words = about.get("command", [])

@@ -125,7 +125,7 @@ def to_recover() -> list[str]:
             continue
         if living_agent(run.folder) is not None:
             continue
-        if not runs.waits_for_nothing_else(run):
+        if not runs.has_nothing_to_recover(run):
             waiting.append(run.name)
     return waiting
 
