@@ -24,9 +24,10 @@ class OutOfReach:
     """What ends the agent and resumes its session."""
 
     def __str__(self) -> str:
+        goal = "end it and resume" if "; " in self.command else "end it"
         return (
             f"process {self.pid} is out of reach: its supervisor was killed, and the shell took "
-            f"{self.terminal} back; in another terminal, end it and resume:\n  {self.command}"
+            f"{self.terminal} back; in another terminal, {goal}:\n  {self.command}"
         )
 
 
@@ -82,4 +83,23 @@ def _resume(run: runs.Run) -> str | None:
                     hints.append(registry.resumed_with_options(command, agent, hint) or hint)
     except OSError:
         return None  # it is being compacted, or has just been finished
+    if not hints:
+        hints = [_named_in(command)]
     return notice.supervised(hints[0]) if len(hints) == 1 and hints[0] else None
+
+
+def _named_in(command: object) -> str | None:
+    """The command that resumes the session which the user named to the agent. An agent that has not
+    said anything yet may not have opened it."""
+    from shlex import join  # only for an agent that is out of reach
+
+    from ..agents import registry
+
+    if not isinstance(command, list) or (parsed := registry.parsed(command)) is None:
+        return None
+    agent = registry.recognised(command)
+    grammar = agent.arguments()
+    if grammar is None or parsed.session is None:
+        return None
+    plain = join([*parsed.program, *grammar.resume, parsed.session])
+    return registry.resumed_with_options(command, agent, plain) or plain

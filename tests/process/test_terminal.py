@@ -18,6 +18,7 @@ import termios
 import time
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import DEADLINE, SlowDisk, Supervised, World, alive, kill, until, wait_dead
@@ -599,6 +600,38 @@ def test_a_process_left_on_the_terminal_is_named_and_can_be_left(world: World) -
         if left:
             os.kill(left, signal.SIGKILL)
         shown.clean_up()
+
+
+@pytest.mark.needs_linux("the foreground of a terminal is not known elsewhere")
+@pytest.mark.parametrize("more", ["--resume some-id", ""])
+def test_an_agent_out_of_reach_that_has_said_nothing_is_resumed_as_it_was_started(
+    world: World, more: str
+) -> None:
+    silent = world.folder / "hermes"
+    silent.write_text("#!/bin/sh\nexec sleep 300\n")
+    silent.chmod(0o755)
+    terminal = Terminal()
+    agent = 0
+    try:
+        _, supervisor = terminal.run_in_shell(world, [str(silent), *more.split()])
+
+        def the_run() -> dict[str, Any] | None:
+            runs = json.loads(world.call("ps", "--json").stdout)["runs"]
+            return runs[0] if runs and runs[0]["pid"] else None
+
+        agent = until(the_run, "the run")["pid"]
+        kill(supervisor)
+        ending = f"kill {agent}"
+        resume = f"; hermes-supervise -- {silent} {more}" if more else ""
+        until(
+            lambda: (run := the_run()) and run["out_of_reach"] == ending + resume,
+            "it is named with what ends and resumes it",
+        )
+    finally:
+        if agent:
+            os.kill(agent, signal.SIGKILL)
+        until(lambda: world.runs() == [], "the successor has finished it", 60)
+        terminal.close()
 
 
 def test_a_recovery_that_waits_for_a_lock_says_so_at_the_terminal(world: World) -> None:
