@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 from base64 import b64decode, b64encode
+from hashlib import sha256
 from hmac import digest
 
 TYPE_CHECKING = False
@@ -72,11 +73,6 @@ def key_in(sealed: bytes) -> bytes | None:
     return bytes(sealed[4:12]) if sealed[:4] == MAGIC else None
 
 
-def compared(sealed: bytes) -> bytes:
-    """What the database compares of a record: all of it, or what is equal in every sealing."""
-    return sealed[:COMPARED] if sealed[:4] == MAGIC else sealed
-
-
 class Sealer:
     """Seals with the first of some keys, and opens with any of them. None at all: plain text."""
 
@@ -96,9 +92,8 @@ class Sealer:
     def seal(self, plain: bytes, space: str, place: int = 0) -> bytes:
         if not self._keys:
             return plain
-        where = f"{space}/{place}".encode("utf-8", "surrogateescape")
-        hashed = digest(self._derived(self._first, b"hash"), where + b"\0" + plain, "sha256")
-        head = MAGIC + self._first + hashed[: COMPARED - 12]
+        where = _where(space, place)
+        head = self._head(self._first, where, plain)
         nonce = os.urandom(_NONCE)
         cipher = self._cipher(self._first, space)
         return head + nonce + bytes(cipher.encrypt(nonce, plain, head + where))
@@ -113,12 +108,25 @@ class Sealer:
         cipher = self._cipher(id, space)  # raises KeyProblem before `cryptography` is asked for
         from cryptography.exceptions import InvalidTag  # an extra
 
-        where = f"{space}/{place}".encode("utf-8", "surrogateescape")
+        where = _where(space, place)
         head, rest = bytes(sealed[:COMPARED]), bytes(sealed[COMPARED:])
         try:
             return bytes(cipher.decrypt(rest[:_NONCE], rest[_NONCE:], head + where))
         except (InvalidTag, ValueError):
             raise Damaged(f"{where.decode(errors='replace')} cannot be decrypted") from None
+
+    def may_be(self, hashed: bytes, plain: bytes, space: str, place: int) -> bool:
+        """Whether a hash of the database's is of this record: the SHA-256 of what is not sealed,
+        or the first bytes of what is. One with a key that we do not have may be of anything: the
+        key was changed, and the one before it removed."""
+        id = key_in(hashed) if len(hashed) == COMPARED else None
+        if id is None:
+            return hashed == sha256(plain).digest()
+        return id not in self._keys or hashed == self._head(id, _where(space, place), plain)
+
+    def _head(self, id: bytes, where: bytes, plain: bytes) -> bytes:
+        hashed = digest(self._derived(id, b"hash"), where + b"\0" + plain, "sha256")
+        return MAGIC + id + hashed[: COMPARED - 12]
 
     def seal_text(self, text: str, space: str) -> str:
         if not self._keys:
@@ -152,6 +160,10 @@ class Sealer:
         purpose = b"space/" + space.encode("utf-8", "surrogateescape")
         made = self._ciphers[id, space] = AESGCM(self._derived(id, purpose))
         return made
+
+
+def _where(space: str, place: int) -> bytes:
+    return f"{space}/{place}".encode("utf-8", "surrogateescape")
 
 
 def load(path: str | None) -> Sealer:

@@ -118,11 +118,12 @@ RETURNING (SELECT value FROM {SCHEMA}.meta WHERE key = 'version'),
 # keyed hash of the plaintext.
 _CONTENTS = "CASE WHEN substr({0}, 1, 4) = '{1}' THEN substr({0}, 1, {2}) ELSE {0} END"
 
-# The last position of each stream, and a hash of what it holds.
+# The last position of each stream, and a hash of what it holds: the keyed one, or our own.
 HAVE = f"""
 SELECT s.stream, coalesce(f.position, 0), f.hash FROM unnest(%(streams)s::text[]) AS s (stream)
 LEFT JOIN LATERAL (
-    SELECT position, sha256({_CONTENTS.format("body", MAGIC.decode(), COMPARED)}) AS hash
+    SELECT position, CASE WHEN substr(body, 1, 4) = '{MAGIC.decode()}'
+        THEN substr(body, 1, {COMPARED}) ELSE sha256(body) END AS hash
     FROM {SCHEMA}.frame WHERE stream = s.stream ORDER BY position DESC LIMIT 1) AS f ON true
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import psycopg
@@ -9,7 +10,7 @@ import pytest
 from fleet import Fleet, Machine
 from hermes_supervise.supervisor.replica import seal
 from hermes_supervise.supervisor.replica.server import Differs, Server
-from support import until
+from support import kill, until, wait_dead
 
 pytest.importorskip("cryptography", reason="`pip install -e '.[dev]'` brings cryptography")
 
@@ -254,3 +255,31 @@ def test_fleet_key_makes_a_key_file_once(fleet: Fleet) -> None:
     again = here.call("fleet", "key", str(path))
     assert again.returncode != 0 and "exists already" in again.stderr
     assert seal.read_keys(str(path)) == [key]
+
+
+@pytest.mark.parametrize("keys", [(OTHER, KEY), (OTHER,)], ids=["before it", "in its place"])
+def test_a_key_changed_while_a_run_is_shipped_is_no_alarm(
+    fleet: Fleet, keys: tuple[bytes, ...]
+) -> None:
+    """What is there was encrypted with the key before; the shipper that asks has a new one."""
+    here, there = fleet.machine(), fleet.machine()
+    key_file(here, KEY)
+    talks = "    sys.stdin.readline()\n    chat.message('user', 'and now')\n    forever()"
+    run = here.supervise(SECRETS.replace("    forever()", talks), stdin=subprocess.PIPE)
+    run.wait_for("ready")
+    shipped(fleet, 4)
+    key_file(here, *keys)
+    pid = here.shipper
+    kill(pid)
+    wait_dead(pid)
+    assert run.process.stdin is not None
+    run.process.stdin.write(b"\n")
+    run.process.stdin.flush()
+    shipped(fleet, 5)
+    assert here.status()["problem"] is None
+    lost = here.id
+    here.lose()
+    key_file(there, OTHER, KEY)
+    fleet.declare_lost(lost, there)
+    assert there.call("fleet", "recover", "chat-1").returncode == 0
+    assert ("user", "and now") in said(there)
