@@ -68,11 +68,13 @@ fuzz: .venv-fuzz/.installed
 # What takes minutes: every state that a loss of power may leave, a thousand recoveries beside
 # living writers, a lock held for two minutes, five gigabytes in small pages, broken copies of
 # the product that the campaign must catch; a standby promoted under load, ten thousand sessions, the
-# database killed after every statement, and a machine cut off until it notices.
+# database killed after every statement, a machine cut off until it notices, and a database that never
+# answers.
 test-slow: $(VENV)/.installed
 	SLOW=all $(BIN)/python -P -m pytest tests/durability/test_power_loss.py tests/durability/test_storage.py \
 	    tests/durability/test_torture.py tests/replica/test_two_servers.py tests/replica/test_many_sessions.py \
-	    tests/replica/test_killed_server.py tests/replica/test_partition.py
+	    tests/replica/test_killed_server.py tests/replica/test_partition.py \
+	    tests/replica/test_bad_connections.py
 
 # Killed after every single operation, and again while it recovers; then broken copies of the
 # product, each of which that must catch. Some minutes; it rewrites the figures.

@@ -227,12 +227,12 @@ class Sender:
         if time.monotonic() < self._try_at:
             return False
         try:
-            from .server import NotReady, Server, Unreachable  # heavy: psycopg
+            from .server import PATIENCE, NotReady, Server, Unreachable  # heavy: psycopg
         except ImportError as error:
             self._disconnect(f"psycopg cannot be loaded: {error}")
             return False
         try:
-            server = Server(self._where)
+            server = Server(self._where, patience=PATIENCE)
         except (Unreachable, NotReady) as error:
             self._disconnect(str(error))
             return False

@@ -6,7 +6,11 @@ connects again and asks what is there, because a commit whose answer was lost ma
 
 from __future__ import annotations
 
+import fcntl
 import os
+import sys
+import termios
+import time
 from typing import Any
 
 import psycopg
@@ -20,6 +24,9 @@ _CONNECT_TIMEOUT = 10
 _STATEMENT_TIMEOUT = 30_000
 # Whoever is stopped inside a transaction keeps others waiting no longer than this.
 _IDLE_TIMEOUT = 5_000
+# For the shipper: a connection on which nothing moves for so many seconds is given up. Longer than
+# a statement may take, because the server is to be the one that says so.
+PATIENCE = 45.0
 
 
 class Unreachable(Exception):
@@ -38,14 +45,48 @@ class Differs(Exception):
         self.stream = stream
 
 
-class Server:
-    def __init__(self, where: str, *, check: bool = True) -> None:
+class _Connection(psycopg.Connection[Any]):
+    """A connection that is given up if nothing moves on it for a while.
+
+    TCP does not help against a server that is stopped, or a proxy whose other side is gone: what
+    is sent to them is acknowledged. Nor does a time limit of the server's."""
+
+    patience: float | None = None
+
+    def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+        if self.patience is not None:
+            gen = self._while_it_moves(gen, self.patience)
+        return super().wait(gen, *args, **options)
+
+    def _while_it_moves(self, gen: Any, patience: float) -> Any:
+        """psycopg waits in short intervals, and resumes its generators after each of them with
+        what the socket is ready for; nothing, if nothing moved. Behind that, the kernel may still
+        be sending, over a slow line."""
         try:
-            self._db = psycopg.connect(
+            wanted = next(gen)
+            since, waiting = time.monotonic(), -1
+            while True:
+                ready = yield wanted
+                if ready or waiting != (waiting := _unsent(self.pgconn.socket)):
+                    since = time.monotonic()
+                elif time.monotonic() - since > patience:
+                    self.pgconn.finish()  # so that nobody waits on it once more
+                    raise psycopg.OperationalError(f"no answer for {patience:.0f} s")
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            return end.value
+
+
+class Server:
+    def __init__(self, where: str, *, check: bool = True, patience: float | None = None) -> None:
+        """`patience`: after so many seconds in which nothing moves, it is unreachable."""
+        try:
+            self._db = _Connection.connect(
                 where,
                 autocommit=True,
                 **_defaults(where),
             )
+            self._db.patience = patience
             self._db.execute("SET synchronous_commit = on")
             self._db.execute(f"SET statement_timeout = {_STATEMENT_TIMEOUT}")
             self._db.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_TIMEOUT}")
@@ -137,7 +178,7 @@ class Server:
         }
 
     def have(self, streams: list[str]) -> dict[str, tuple[int, bytes | None]]:
-        """The last position of each stream, and the SHA-256 of what is compared of it."""
+        """The last position of each stream, and what is compared of it (`seal.Sealer.may_be`)."""
         rows = self._run(tables.HAVE, streams=streams)
         return {stream: (position, hash and bytes(hash)) for stream, position, hash in rows}
 
@@ -373,6 +414,15 @@ class Server:
         rows = self._run("SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()")
         local = (self._db.info.host or "/").startswith("/")
         return None if local else bool(rows and rows[0][0])
+
+
+def _unsent(socket: int) -> int:
+    """How many bytes in the kernel's hands are not at the other end yet."""
+    try:
+        answer = fcntl.ioctl(socket, termios.TIOCOUTQ, bytes(4))
+    except OSError:
+        return 0
+    return int.from_bytes(answer, sys.byteorder)
 
 
 def _beside(
