@@ -186,16 +186,20 @@ def open_files(pid: int) -> list[str]:
 def is_open_for_writing(pid: int, path: str) -> bool:
     """Whether a process has a file open and may write to it. `path` is a real path."""
     try:
-        with os.scandir(_of(pid, "fd")) as entries:
-            fds = [entry.name for entry in entries if os.readlink(entry.path) == path]
-        return any(_may_write(pid, fd) for fd in fds)
+        fds = os.listdir(_of(pid, "fd"))
     except OSError:
         return False
+    return any(_may_write(pid, fd, path) for fd in fds)
 
 
-def _may_write(pid: int, fd: str) -> bool:
-    with open(_of(pid, f"fdinfo/{fd}")) as file:
-        flags = int(file.read().partition("flags:")[2].split()[0], 8)
+def _may_write(pid: int, fd: str, path: str) -> bool:
+    try:
+        if os.readlink(_of(pid, f"fd/{fd}")) != path:
+            return False
+        with open(_of(pid, f"fdinfo/{fd}")) as file:
+            flags = int(file.read().partition("flags:")[2].split()[0], 8)
+    except (OSError, IndexError, ValueError):
+        return False  # it was closed meanwhile, and the others were not
     return flags & os.O_ACCMODE != os.O_RDONLY
 
 

@@ -58,9 +58,7 @@ class Ownership:
             return self.claim(path)
         ours = None
         if not named_by_user:
-            # A zombie that nobody reaps keeps its pid, and is dead.
-            living = {info.pid for info in process_table(owners) if info.alive} if owners else set()
-            ours = self._by_processes(path, living, is_server)
+            ours = self._by_processes(path, owners, is_server)
         if ours is None:
             ours = noted is None
         ours = ours and self.claim(path)
@@ -76,18 +74,22 @@ class Ownership:
 
     def is_held(self, path: str, is_server: Callable[[list[str]], bool] = _nobody) -> bool:
         """True if a process of this run has the file open."""
-        return _is_open(path, is_server, self._processes())
+        return bool(_holders(path, is_server, self._processes()))
 
     def _by_processes(
-        self, path: str, living: set[int], is_server: Callable[[list[str]], bool]
+        self, path: str, owners: list[int], is_server: Callable[[list[str]], bool]
     ) -> bool | None:
         """None: no living process is known to have it."""
+        # First: a process of ours that dies meanwhile must not be taken for another's.
         processes = self._processes()
-        if living:
-            return not living.isdisjoint(processes)
-        if _is_open(path, is_server, processes):
+        # A zombie that nobody reaps keeps its pid, and is dead.
+        holders = {info.pid for info in process_table(owners) if info.alive} if owners else set()
+        holders = holders or _holders(path, is_server)
+        if not holders:
+            return None
+        if not holders.isdisjoint(processes):
             return True
-        return False if _is_open(path, is_server) else None
+        return not holders.isdisjoint(self._processes())  # one of ours may have begun meanwhile
 
     def _processes(self) -> set[int]:
         """The living processes of this run."""
@@ -167,11 +169,13 @@ def _name(path: str) -> tuple[str, int] | None:
         return None
 
 
-def _is_open(
+def _holders(
     path: str, is_server: Callable[[list[str]], bool], among: set[int] | None = None
-) -> bool:
-    """True if one of these processes, or any that we may ask, has the file open for writing, and
+) -> set[int]:
+    """Those of these processes, or of all that we may ask, that have the file open for writing, and
     not for others. A process that only reads it may be one like this."""
     real = os.path.realpath(path)
-    pids = (info.pid for info in process_table()) if among is None else among
-    return any(is_open_for_writing(pid, real) and not is_server(command_line(pid)) for pid in pids)
+    pids = {info.pid for info in process_table()} if among is None else among
+    return {
+        pid for pid in pids if is_open_for_writing(pid, real) and not is_server(command_line(pid))
+    }

@@ -140,7 +140,6 @@ class Attempt:
             self.beside.wait_for("done", 90)
         self._let_go()
         self._leave(other, self.beside, "done")
-        # A daemon may have something to do for a turn that the TUI has shown to its end.
         until(lambda: self._has_ended("CALL"), "the other one ends", 90)
 
     def _let_go(self) -> None:
@@ -207,6 +206,13 @@ class Attempt:
             again_and_again(lambda: window.press("Enter"), window.has_ended)
         else:
             again_and_again(lambda: window.press("C-c", "C-c"), window.has_ended)
+        # A daemon may have something to do for a turn that the TUI has shown to its end.
+        until(lambda: not self._is_followed(), "its end is stored", 90)
+
+    def _is_followed(self) -> bool:
+        """True while somebody has still to store what a run said, but for one beside."""
+        runs = Path(self.world.state).glob("hermes-supervise/runs/*/*.log")
+        return self.death != "two in one folder" and any(runs)
 
     def _die(self, run: Supervised) -> None:
         if self.death == "terminal closed":

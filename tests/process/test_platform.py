@@ -192,6 +192,32 @@ def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     process.communicate()
 
 
+# Has its file open all the time, and opens and closes others, as one that talks to a model does.
+BUSY = """
+import os, sys, threading
+log = os.open(sys.argv[1], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def open_and_close():
+    while True:
+        for fd in [os.open("/dev/null", os.O_RDONLY) for _ in range(50)]:
+            os.close(fd)
+threading.Thread(target=open_and_close, daemon=True).start()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("platform", PLATFORMS)
+def test_a_file_is_seen_to_be_open_whatever_else_is_closed_meanwhile(
+    platform: Platform, tmp_path: Path
+) -> None:
+    log, pipe = str(tmp_path / "log"), subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", BUSY, log], stdin=pipe, stdout=pipe) as busy:
+        assert busy.stdout is not None and busy.stdout.readline() == b"ready\n"
+        seen = [platform.is_open_for_writing(busy.pid, log) for _ in range(300)]
+        busy.kill()
+    assert all(seen)
+
+
 @pytest.mark.parametrize("platform", PLATFORMS)
 def test_a_process_is_described(
     platform: Platform, sleeper: subprocess.Popen[bytes], tmp_path: Path

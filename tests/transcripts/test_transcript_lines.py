@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+from hermes_supervise.ipc.endpoint import RUN_VARIABLE
 from hermes_supervise.supervisor.agents import registry
 from hermes_supervise.supervisor.agents.command_line import assignments
 from hermes_supervise.supervisor.agents.jsonl.transcript import JsonlFiles
@@ -258,6 +261,26 @@ def test_a_zombie_has_no_file(tmp_path: Path) -> None:
     assert ownership.decide(str(path), [child]), "it is dead, and was the agent's"
     ownership.close()
     os.waitpid(child, 0)
+
+
+def test_an_agent_that_dies_while_it_is_asked_whose_its_file_is_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "chat.jsonl"
+    path.write_text(line("one"))
+    env = {**os.environ, RUN_VARIABLE: tmp_path.name}
+    agent = subprocess.Popen([sys.executable, "-c", "input()"], env=env, stdin=subprocess.PIPE)
+    ownership = Ownership(str(tmp_path))
+    list_processes = ownership._processes
+
+    def die_first() -> set[int]:
+        agent.kill()
+        agent.communicate()
+        return list_processes()
+
+    monkeypatch.setattr(ownership, "_processes", die_first)
+    assert ownership.decide(str(path), [agent.pid])
+    ownership.close()
 
 
 def test_a_file_of_this_run_that_another_process_has_claimed_is_named(tmp_path: Path) -> None:

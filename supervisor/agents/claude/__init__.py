@@ -22,7 +22,7 @@ class Claude(Agent):
     title = "Claude Code"
     programs = ("claude", "claude-code")
     writes_transcripts = True
-    tap_sees = "each line of a reply, before it is shown, by its own MessageDisplay hook"
+    tap_sees = "each line of a reply before it is shown, each call before its tool runs, by hooks"
 
     def sources(self, place: Place) -> list[LineFiles | Database]:
         from .tap import ClaudeTap, Complete  # these import json
@@ -50,9 +50,9 @@ class Claude(Agent):
         return None if tapped is None else (tapped, env)
 
     def why_not_tapped(self, place: Place) -> str | None:
-        from .tap import why_not  # only for `doctor`
+        from .tap import why_not_shown  # only for `doctor`
 
-        return why_not(place.arguments, place.env, place.cwd)
+        return why_not_shown(place.arguments, place.env, place.cwd)
 
     def transcript_here(self, path: str) -> str | None:
         project, name = os.path.split(path)

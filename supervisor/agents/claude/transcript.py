@@ -18,7 +18,7 @@ import os
 from ...process.platform import is_another
 from ..messages import about, answer, assistant, call, moment, name_in, result_of, said, text_of
 from ..protocol import Fold, LineFiles
-from .tap import Complete
+from .tap import SOURCE, Complete
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from ..protocol import Entry, Place, Record
 
-SOURCE = "claude-code"
 # Texts that Claude Code writes in the user's name and that get no reply.
 _NO_REQUEST = (
     "<command-name>", "<command-message>", "<local-command-stdout>", "<local-command-stderr>",
@@ -121,6 +120,7 @@ class ClaudeFold(Fold):
             self._seen.add(uuid)
         records = self._session(entry, message, at)
         session = str(records[0]["session"])
+        self._complete.note_line(session, at)
         if kind == "assistant" and _is_made_up(entry, message):
             return records
         if kind == "assistant":
@@ -182,6 +182,7 @@ class ClaudeFold(Fold):
             if block.get("type") == "tool_use" and block.get("id"):
                 reply.calls.append(call(block["id"], block.get("name"), block.get("input")))
                 self._names[str(block["id"])] = str(block.get("name") or "")
+                self._complete.note_id(str(block["id"]))
             elif block.get("type") == "thinking":
                 reply.thoughts.append(str(block.get("thinking") or ""))
             elif text := text_of(block):
@@ -192,6 +193,7 @@ class ClaudeFold(Fold):
         self._complete.note(session, str(stored["content"]))
         if reply.texts:
             self._complete.note(session, reply.texts[-1])
+        self._complete.note_reply(session, reply.uid, stored)
         records = [said(session, reply.uid, stored, at)]
         if not stored["content"] and not reply.calls:
             # There is only reasoning so far: the reply is still missing.
@@ -204,6 +206,7 @@ class ClaudeFold(Fold):
         if (reply := self._reply.get(session)) is not None:
             reply.closed = True
         uid = str(entry.get("uuid") or key)
+        self._complete.note_id(str(entry.get("promptId")))
         content = message.get("content")
         parts = content if isinstance(content, list) else [content]
         records = []
