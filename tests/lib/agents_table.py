@@ -13,6 +13,7 @@ or on its standard output, at that moment, and what stands in state.db afterward
 from __future__ import annotations
 
 import datetime
+import fcntl
 import json
 import os
 import re
@@ -425,7 +426,14 @@ def version_of(name: str) -> str:
 
 
 def write(done: Cell) -> None:
-    """Put a cell into the record, in place of an earlier one, and the record into the page."""
+    """Put a cell into the record, in place of an earlier one, and the record into the page. Two
+    that measure different agents at a time do so in turn."""
+    with open(__file__) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _write(done)
+
+
+def _write(done: Cell) -> None:
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {"versions": {}, "cells": []}
     others = {_place(cell): cell for cell in record["cells"]}
     others[_place(done)] = done
