@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import os
 
+from ..ipc import endpoint
 from ..ipc.handlers import is_the_agents
 from . import environment
 
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 # The arguments of `subprocess.Popen` in their order, as far as they matter here.
 _ORDER = ("args", "bufsize", "executable", "stdin", "stdout", "stderr", "preexec_fn", "close_fds",
           "shell", "cwd", "env")  # fmt: skip
+
+# How many starts of the agent by the agent, one within the other, get the shim. An agent that
+# starts itself again because something is not as it wants it would do so for ever.
+_DEEPEST = 6
 
 _variables: dict[str, str] = {}
 # The process that has hidden us from its children. An exec in its place is its successor.
@@ -89,7 +94,12 @@ def _child(
     env = os.environ if asked.get("env") is None else asked["env"]
     if words is None or not runs_the_agent(words, env):
         return None
-    asked["args"], asked["env"] = environment.admitting(words, env, _variables)
+    depth = int(_variables.get(endpoint.DEPTH_VARIABLE, "0"))
+    if depth >= _DEEPEST:
+        _quietly(os.unlink, os.path.join(_variables[endpoint.SPOOL_VARIABLE], "reached"))
+        return None  # the agent is out of reach, and the supervisor says so
+    variables = {**_variables, endpoint.DEPTH_VARIABLE: str(depth + 1)}
+    asked["args"], asked["env"] = environment.admitting(words, env, variables)
     return asked
 
 

@@ -19,6 +19,7 @@ _OURS = (
     endpoint.SPOOL_VARIABLE,
     endpoint.RUN_VARIABLE,
     endpoint.RESUMED_VARIABLE,
+    endpoint.DEPTH_VARIABLE,
 )
 
 

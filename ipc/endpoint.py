@@ -16,6 +16,8 @@ SPOOL_VARIABLE = "HERMES_SUPERVISE_SPOOL"
 RUN_VARIABLE = "HERMES_SUPERVISE_RUN"
 RESUMED_VARIABLE = "HERMES_SUPERVISE_RESUMED"
 SWITCH_VARIABLE = "HERMES_SUPERVISE"
+# How many starts of the agent by itself are above a process: the shim counts them.
+DEPTH_VARIABLE = "HERMES_SUPERVISE_DEPTH"
 
 # Linux gives sun_path 108 bytes, macOS 104; both count the closing NUL.
 LONGEST_PATH = 103

@@ -34,7 +34,8 @@ class CannotLaunch(Exception):
 def environment(socket: str, run_folder: str) -> dict[str, str]:
     """Our environment, and the variables by which the shim finds us."""
     env = dict(os.environ)
-    env.pop(endpoint.RESUMED_VARIABLE, None)  # meant for an agent that we run below
+    for name in (endpoint.RESUMED_VARIABLE, endpoint.DEPTH_VARIABLE):
+        env.pop(name, None)  # meant for an agent that we run below
     before = env.get("PYTHONPATH")
     env["PYTHONPATH"] = INJECTED_FOLDER + os.pathsep + before if before else INJECTED_FOLDER
     env[endpoint.SOCKET_VARIABLE] = socket

@@ -23,7 +23,7 @@ from ..settings import read
 # Variables that hermes-supervise sets for an agent. They are not settings.
 _NOT_SETTINGS = (
     endpoint.SOCKET_VARIABLE, endpoint.SPOOL_VARIABLE, endpoint.RUN_VARIABLE,
-    endpoint.RESUMED_VARIABLE,
+    endpoint.RESUMED_VARIABLE, endpoint.DEPTH_VARIABLE,
 )  # fmt: skip
 
 
