@@ -106,9 +106,15 @@ test-agents: $(VENV)/.installed .agents/.installed .agents/model-sdks/.installed
 	touch $@
 
 # Hermes in every shape that it may take, on two releases; the suite has a part of it.
-test-drift: $(VENV)/.installed $(HERMES:%=%/.installed)
+test-drift: $(VENV)/.installed $(HERMES:%=%/.installed) .venv-async-hermes-agent/.installed
 	SLOW=all $(BIN)/python -P -m pytest --numprocesses 2 --dist loadfile tests/hermes/test_hermes_drift.py \
-	    tests/hermes/test_hermes_renamed.py
+	    tests/hermes/test_hermes_renamed.py tests/hermes/test_hermes_other_shapes.py \
+	    tests/hermes/test_async_hermes.py
+
+.venv-async-hermes-agent/.installed:
+	'$(PYTHON)' -m venv .venv-async-hermes-agent
+	.venv-async-hermes-agent/bin/python -m pip install --quiet async-hermes-agent==0.20.4.1
+	touch $@
 
 test-matrix: $(VENV)/.installed
 	$(BIN)/python tests/lib/matrix.py $(AGENT)
