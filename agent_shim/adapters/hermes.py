@@ -117,15 +117,28 @@ def loaded(module: ModuleType) -> None:
             when_asked_for(module, kind, functools.partial(_tap, kind))
         else:
             _tap(kind, found)
+    _introduce(module.__name__ == "run_agent")
+
+
+def found(module: ModuleType, kind: str, owner: type) -> None:
+    """A module of another name defines one of the classes: a release has moved it."""
+    _HOMES[kind] = module.__name__
+    _tap(kind, owner)
+    _introduce(kind == "AIAgent")
+
+
+def _introduce(runs_agents: bool) -> None:
+    """Tell the supervisor who we are, as soon as that is known. `runs_agents`: the module that
+    defines agents has been imported."""
     link = sdk.connection()
-    if link is not None and (module.__name__ == "run_agent" or _runs_agents()):
+    if link is not None and (runs_agents or _runs_agents()):
         if "env" not in link._about:
             link._about["env"] = hermes_fronts.hermes_variables()
         link._about.update(
             agent="hermes", missing=_lost(), capabilities=CAPABILITIES.held(),
             agent_version=getattr(sys.modules.get("hermes_cli"), "__version__", None),
         )  # fmt: skip
-    if module.__name__ == "run_agent":
+    if runs_agents:
         children.hide()
 
 
@@ -150,6 +163,8 @@ def _tap(kind: str, owner: object) -> None:
     if not isinstance(owner, type) or owner in _tapped:
         return
     _tapped.add(owner)
+    if kind == "SessionDB":
+        hermes_lookup.stores.add(owner)
     for name, (wrapped, look) in TAPS.items():
         of, _, method = name.partition(".")
         if of == kind and replace(owner, method, functools.partial(wrapped, look)):

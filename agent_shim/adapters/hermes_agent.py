@@ -108,7 +108,7 @@ def _piece_comes(agent: Any, args: Arguments, named: Named, *, reasoning: bool) 
     if conversation is None:
         return
     superseded = getattr(agent, "_stream_writer_superseded", None)
-    if superseded is None or not superseded():
+    if not (quietly(superseded) if callable(superseded) else superseded):
         conversation.piece(argument(args, named, 0, "text"), reasoning=reasoning)
 
 

@@ -60,8 +60,8 @@ class Conversation:
 
     has_all_pieces = False  # the agent streams them to itself, after the model has
 
-    def __init__(self, agent: Any) -> None:
-        self.session = sdk.Session(agent.session_id, _about(agent))
+    def __init__(self, agent: Any, db: str | None) -> None:
+        self.session = sdk.Session(agent.session_id, _about(agent, db))
         self._lock = threading.RLock()
         self._messages: list[Any] | None = None
         self._seen: dict[int, Any] = {}
@@ -258,7 +258,7 @@ class Conversation:
         return (
             isinstance(result, dict)
             and self._messages is None
-            and result.get("api_calls") == 0
+            and not result.get("api_calls")
             and not result.get("completed")
             and self._question in self._unsettled
             and not self._is_carried_on(result.get("messages"))
@@ -415,14 +415,15 @@ def _lacks(capability: str) -> bool:
     return any(ask(capability) for ask in lacks)
 
 
-def _about(agent: Any) -> dict[str, object]:
+def _about(agent: Any, db: str | None) -> dict[str, object]:
     about: dict[str, object] = {
         "source": sources.get(agent.session_id) or getattr(agent, "platform", None) or "cli",
         "platform": getattr(agent, "platform", None),
         "model": getattr(agent, "model", None),
         "parent": getattr(agent, "_parent_session_id", None),
-        "db": str(agent._session_db.db_path),
     }
+    if db is not None:
+        about["db"] = db
     if getattr(agent, "_delegate_depth", 0):
         about["subagent"] = True
     shell = sys.modules.get("agent.shell_hooks")

@@ -6,6 +6,7 @@ for a review, or nobody asked for its turn.
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 # On an agent whose turn nobody asked for.
 PHANTOM = "_hermes_supervise_phantom"
 
+# The class, or classes, of its databases.
+stores: weakref.WeakSet[type] = weakref.WeakSet()
+
 _sender = threading.local()
+_NO = object()
 
 
 def of(agent: Any) -> Conversation | None:
@@ -36,7 +41,7 @@ def of(agent: Any) -> Conversation | None:
         else:
             found = None
     if found is None:
-        found = agent.__dict__["_hermes_supervise"] = Conversation(agent)
+        found = agent.__dict__["_hermes_supervise"] = Conversation(agent, path_of(database(agent)))
     return found if isinstance(found, Conversation) else None
 
 
@@ -85,11 +90,35 @@ class Unfollowed:
         pass
 
 
+def database(agent: Any) -> Any:
+    """What the agent stores its session with; None: it is not stored."""
+    found = getattr(agent, "_session_db", _NO)
+    return _stored_with(agent) if found is _NO else found
+
+
+def _stored_with(owner: Any) -> Any:
+    """The database that an object has, under whatever name."""
+    kinds = tuple(stores)
+    held = list(getattr(owner, "__dict__", {}).values())
+    return next((value for value in held if isinstance(value, kinds)), None)
+
+
+def path_of(db: Any) -> str | None:
+    """The file of a database, or of the one that it hands everything on to; None: not known."""
+    owners = [db, _stored_with(db)]
+    named = [getattr(owner, "db_path", None) for owner in owners]
+    held = [value for owner in owners for value in getattr(owner, "__dict__", {}).values()]
+    for path in (*named, *(path for path in held if str(path).endswith(".db"))):
+        if isinstance(path, (str, os.PathLike)):
+            return os.fspath(path)
+    return None
+
+
 def _is_followed(agent: Any) -> bool:
     """False for an agent that is never stored, for a review fork, which shares its parent's session
     id, and for a turn that nobody asked for."""
     return (
-        getattr(agent, "_session_db", None) is not None
+        database(agent) is not None
         and isinstance(getattr(agent, "session_id", None), str)
         and not getattr(agent, "_persist_disabled", False)
         and getattr(agent, "_memory_write_origin", None) != "background_review"

@@ -18,6 +18,9 @@ import sys
 
 _ADAPTER = "_hermes_supervise.agent_shim.adapters.hermes"
 _MODULES = ("run_agent", "hermes_state", "hermes_cli.plugins")
+# What each of them defines, and where it may be if a release has moved it.
+_CLASSES = ("AIAgent", "SessionDB", "PluginManager")
+_PREFIXES = ("agent", "hermes", "run_agent")
 
 
 def main() -> None:
@@ -48,6 +51,10 @@ def main() -> None:
 
 def _hermes(home: str) -> dict[str, object]:
     errors = {module: _imports(module) for module in _MODULES}
+    for module, name in zip(_MODULES, _CLASSES, strict=True):
+        if errors[module] == f"ModuleNotFoundError: No module named {module!r}":
+            moved = _defines(name)
+            errors[module] = errors[module] if moved is None else _imports(moved)
     return {
         "errors": {module: error for module, error in errors.items() if error is not None},
         "version": _version(),
@@ -65,6 +72,30 @@ def _imports(module: str) -> str | None:
     except BaseException as error:
         return f"{type(error).__name__}: {error}"
     return None
+
+
+def _defines(name: str) -> str | None:
+    """The module of Hermes that defines a class, by its text."""
+    root = os.path.dirname(os.path.dirname(getattr(sys.modules.get("hermes_cli"), "__file__", "")))
+    starts = tuple(f"\nclass {name}{after}" for after in "(:")
+    for top in sorted(os.listdir(root) if root else ()):
+        if not top.startswith(_PREFIXES):
+            continue
+        whole = os.path.join(root, top)
+        for folder, _, files in os.walk(whole) if os.path.isdir(whole) else [(root, [], [top])]:
+            for file in files:
+                path = os.path.join(folder, file)
+                if file.endswith(".py") and any(start in _text(path) for start in starts):
+                    return os.path.relpath(path, root)[:-3].replace(os.sep, ".")
+    return None
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return "\n" + file.read()
+    except OSError:
+        return ""
 
 
 def _files() -> list[str]:

@@ -26,22 +26,29 @@ _KNOWN = {
 }
 # What a process imports early if it is a Hermes at all, whatever it is asked to do.
 _SIGNS = ("hermes_bootstrap", "hermes_cli", "run_agent", "acp_adapter", "tui_gateway")
+# In a Hermes, a module of such a name may define one of these classes, wherever it was before.
+_PREFIXES = ("agent.", "hermes", "run_agent")
+_CLASSES = ("AIAgent", "SessionDB", "PluginManager")
 
 
 class _ImportHook(object):
     """Loads the adapter when a known agent's module has been loaded. Finds no module itself."""
 
+    in_hermes = False
+
     def find_spec(self, name, path=None, target=None):
         if name in _SIGNS:
+            self.in_hermes = True
             _leave_a_sign()
             _watch_children()
-        if name not in _KNOWN:
+        if name not in _KNOWN and not (self.in_hermes and name.startswith(_PREFIXES)):
             return None
         for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(name, path, target)
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = None if find is None else find(name, path, target)
             if spec is not None:
                 try:
-                    _tell_when_loaded(spec.loader, _KNOWN[name])
+                    _tell_when_loaded(spec.loader, _KNOWN.get(name))
                 except Exception:
                     pass
                 return spec
@@ -76,6 +83,9 @@ def _tell_when_loaded(loader, adapter):
         del loader.exec_module  # back to the class' own
         execute(module)
         try:
+            if adapter is None:
+                _find_moved(module)
+                return
             name = "_hermes_supervise.agent_shim.adapters." + adapter
             __import__(name)
             sys.modules[name].loaded(module)
@@ -83,6 +93,16 @@ def _tell_when_loaded(loader, adapter):
             pass
 
     loader.exec_module = exec_module
+
+
+def _find_moved(module):
+    """A class that we know by its name, in a module that we do not know."""
+    for name in _CLASSES:
+        found = module.__dict__.get(name)
+        if isinstance(found, type) and found.__module__ == module.__name__:
+            adapter = "_hermes_supervise.agent_shim.adapters.hermes"
+            __import__(adapter)
+            sys.modules[adapter].found(module, name, found)
 
 
 class _LastResort(object):
