@@ -22,6 +22,11 @@ _WAIT = (
 OUR_NAME = "hermes-supervise"
 FLOOR = "bare Python that execs"
 WAITER = "bare Python that waits"
+# What pip made of our entry point before 25.1.
+_OLDER_SCRIPT = (
+    "import re; import sys; from hermes_supervise.supervisor.__main__ import main; "
+    r"sys.argv[0] = re.sub(r'(-script\.pyw|\.exe)?$', '', sys.argv[0]); sys.exit(main())"
+)
 
 
 @dataclass
@@ -94,6 +99,11 @@ ALL = (
     Contender("supervisord", [_peer("supervisord"), "-c", "{folder}/supervisord.conf"],
               {"supervisord.conf": _SUPERVISORD}, python=True, stays=True),
 )  # fmt: skip
+
+# Only its launch differs.
+OLDER = Contender(
+    "hermes-supervise, installed by an older pip", [PYTHON, "-c", _OLDER_SCRIPT, "--"]
+)
 
 BY_NAME = {contender.name: contender for contender in ALL}
 

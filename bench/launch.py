@@ -17,6 +17,7 @@ from .stats import ratio, summary, target
 def measure(quick: bool) -> dict[str, Any]:
     stamp = environment.stamp()
     found, missing = contenders.present()
+    found.insert(found.index(contenders.BY_NAME[OUR_NAME]) + 1, contenders.OLDER)
     rounds = 15 if quick else 60
     began: dict[str, list[float]] = {contender.name: [] for contender in found}
     total: dict[str, list[float]] = {
@@ -49,9 +50,9 @@ def measure(quick: bool) -> dict[str, Any]:
     ]
     targets = [
         target("the child starts, against the bare Python that execs",
-               min(began[OUR_NAME]) / min(began[FLOOR]), 1.6, "x"),
+               min(began[OUR_NAME]) / min(began[FLOOR]), 1.9, "x"),
         target("`-- true` is over, against the same floor",
-               min(total[OUR_NAME]) / min(total[FLOOR]), 2.5, "x"),
+               min(total[OUR_NAME]) / min(total[FLOOR]), 2.8, "x"),
     ]  # fmt: skip
     if others:
         targets.append(
@@ -65,7 +66,8 @@ def measure(quick: bool) -> dict[str, Any]:
         "notes": [
             "The time from just before `posix_spawn` to the child's first instruction (a static "
             "program that notes the clock), and to the end of `true`. Daemons do not end with "
-            "their child.",
+            "their child. An entry point that pip made before 25.1 imports `re`; pip since then, "
+            "pipx and uv make one that does not. The targets are for an ordinary entry point.",
         ],
     }
 
