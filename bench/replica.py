@@ -80,7 +80,7 @@ def _lag(postgres: Postgres, quick: bool) -> tuple[Any, list[Any], list[str]]:
 
 def _agent(postgres: Postgres, quick: bool) -> tuple[Any, list[Any], list[str]]:
     """What the agent pays: the same work with and without a replica, in turns."""
-    rounds = 2 if quick else 5
+    rounds = 2 if quick else 12
     where = _prepared(postgres, "agent")
     took: dict[tuple[str, str], list[float]] = {}
     with environment.world() as world:
