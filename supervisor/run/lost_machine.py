@@ -6,7 +6,7 @@ agent's interpreter are those of this machine.
     1  claim the run, and its hooks if the loss is       one transaction on the replica
        declared; if not, note that they wait
     2  rebuild its streams into a folder of their own    nobody else looks there
-    3  rename it to be a run that was left behind        from here on `recover` can finish it, too
+    3  rename it to be a run that was left behind        `recover` can finish it from here on
     4  finish it: rows, end marks, hooks, report         as after any crash
     5  say so on the replica
 
