@@ -24,6 +24,12 @@ _CONNECT_TIMEOUT = 10
 _STATEMENT_TIMEOUT = 30_000
 # Whoever is stopped inside a transaction keeps others waiting no longer than this.
 _IDLE_TIMEOUT = 5_000
+# For the connection, or for a transaction.
+_SETTINGS = f"""
+SELECT set_config('synchronous_commit', 'on', {{0}}),
+    set_config('statement_timeout', '{_STATEMENT_TIMEOUT}', {{0}}),
+    set_config('idle_in_transaction_session_timeout', '{_IDLE_TIMEOUT}', {{0}})
+"""
 # For the shipper: a connection on which nothing moves for so many seconds is given up. Longer than
 # a statement may take, because the server is to be the one that says so.
 PATIENCE = 45.0
@@ -87,9 +93,11 @@ class Server:
                 **_defaults(where),
             )
             self._db.patience = patience
-            self._db.execute("SET synchronous_commit = on")
-            self._db.execute(f"SET statement_timeout = {_STATEMENT_TIMEOUT}")
-            self._db.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_TIMEOUT}")
+            self._is_pooled = self._has_another_server()
+            if self._is_pooled:
+                self._db.prepare_threshold = None  # the next one would not know them
+            else:
+                self._db.execute(_SETTINGS.format("false"))
         except psycopg.Error as error:
             raise Unreachable(_reason(error)) from error
         if check:
@@ -98,6 +106,13 @@ class Server:
             except BaseException:
                 self.close()
                 raise
+
+    def _has_another_server(self) -> bool:
+        """Whether a pooler is between us and the server: its processes are not those that we are
+        told of. It may lend us another one for each transaction, so that what is set holds for a
+        transaction only."""
+        row = self._db.execute("SELECT pg_backend_pid()").fetchone()
+        return row is not None and row[0] != self._db.info.backend_pid
 
     def _check_version(self) -> None:
         try:
@@ -115,6 +130,9 @@ class Server:
             pass
 
     def _run(self, statement: str, **values: Any) -> list[tuple[Any, ...]]:
+        if self._lacks_settings():
+            with self._transaction():
+                return self._run(statement, **values)
         try:
             cursor = self._db.execute(statement, values or None)
             return cursor.fetchall() if cursor.description else []
@@ -123,13 +141,20 @@ class Server:
 
     def _change(self, statement: str, **values: Any) -> int:
         """How many rows it changed."""
+        if self._lacks_settings():
+            with self._transaction():
+                return self._change(statement, **values)
         try:
             return int(self._db.execute(statement, values).rowcount)
         except psycopg.Error as error:
             raise _failure(error) from error
 
+    def _lacks_settings(self) -> bool:
+        idle = psycopg.pq.TransactionStatus.IDLE
+        return self._is_pooled and self._db.info.transaction_status == idle
+
     def _transaction(self) -> _Transaction:
-        return _Transaction(self._db)
+        return _Transaction(self._db, _SETTINGS.format("true") if self._is_pooled else None)
 
     # -- the shipper ---------------------------------------------------------------------------
 
@@ -220,6 +245,8 @@ class Server:
                 # In words: a commit that fails is an answer to a statement, not to the end of the
                 # pipeline, where nobody would hear of it.
                 self._db.execute("BEGIN")
+                if self._is_pooled:
+                    self._db.execute(_SETTINGS.format("true"))
                 for statement, its_values in beside:
                     self._db.execute(statement, its_values)
                 if frames:
@@ -444,12 +471,18 @@ def _beside(
 
 
 class _Transaction:
-    def __init__(self, db: psycopg.Connection[Any]) -> None:
+    """`settings`: a statement that makes the settings of this transaction."""
+
+    def __init__(self, db: psycopg.Connection[Any], settings: str | None) -> None:
+        self._db = db
+        self._settings = settings
         self._within = db.transaction()
 
     def __enter__(self) -> None:
         try:
             self._within.__enter__()
+            if self._settings is not None:
+                self._db.execute(self._settings)
         except psycopg.Error as error:
             raise Unreachable(_reason(error)) from error
 

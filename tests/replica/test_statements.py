@@ -30,7 +30,7 @@ def test_a_lease_is_two_statements_and_a_batch_two_of_any_size(
     monkeypatch.setattr(psycopg.Connection, "execute", counted)
     server = Server(fleet.url)
     try:
-        assert count() == 4, "three settings, and the version of the tables"
+        assert count() == 3, "whose process it is, the settings, and the version of the tables"
         server.register(MACHINE, "box")
         server.have([STREAM])
         assert count() == 2
