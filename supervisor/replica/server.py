@@ -508,7 +508,8 @@ def _check(version: int) -> None:
 
 
 def _defaults(where: str) -> dict[str, Any]:
-    """What the user has not set: to notice a dead connection, and to be known by name."""
+    """What the user has not set: to notice a dead connection, to be known by name, and of several
+    hosts to find the one that was promoted."""
     given = psycopg.conninfo.conninfo_to_dict(where)
     wanted: dict[str, Any] = {
         "application_name": "hermes-supervise",
@@ -517,8 +518,13 @@ def _defaults(where: str) -> dict[str, Any]:
         "keepalives_interval": 5,
         "keepalives_count": 3,
         "tcp_user_timeout": _STATEMENT_TIMEOUT,
+        "target_session_attrs": "read-write",
     }
-    variables = {"application_name": "PGAPPNAME", "connect_timeout": "PGCONNECT_TIMEOUT"}
+    variables = {
+        "application_name": "PGAPPNAME",
+        "connect_timeout": "PGCONNECT_TIMEOUT",
+        "target_session_attrs": "PGTARGETSESSIONATTRS",
+    }
     return {
         name: value
         for name, value in wanted.items()

@@ -31,11 +31,12 @@ def test_a_standby_promoted_under_load_gets_what_it_lacks(fleet: Fleet) -> None:
     primary, standby = fleet.postgres, fleet.postgres.standby()
     here, there = fleet.machine(), fleet.machine()
     name = psycopg.conninfo.conninfo_to_dict(fleet.url)["dbname"]
-    both = f"host={primary._sockets},{standby._sockets} user=postgres dbname={name}"
+    # The one that only reads is asked first.
+    both = f"host={standby._sockets},{primary._sockets} user=postgres dbname={name}"
     promoted = standby.url(str(name))
     try:
         for machine in (here, there):
-            machine.env["HERMES_SUPERVISE_REPLICA"] = both + " target_session_attrs=read-write"
+            machine.env["HERMES_SUPERVISE_REPLICA"] = both
         run = here.supervise(TALKATIVE)
         run.wait_for("ready")
         until(lambda: len(fleet.query(SEQS)) > 50, "the first records")
