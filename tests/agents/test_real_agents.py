@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 from hermes_supervise.supervisor.cli.proof.scripted_model import WORD, ScriptedModel
-from real_agents import AGENTS, ask_in, conversation, kill_all_of, only_session, reply, run_once
+from real_agents import (
+    AGENTS,
+    ROOT,
+    ask_in,
+    conversation,
+    kill_all_of,
+    only_session,
+    reply,
+    run_once,
+)
 from support import World, until
 from tmux import Tmux
 
@@ -120,6 +129,43 @@ def test_the_model_is_filled_in_when_it_is_known_later_than_the_session(
     model.gate.set()
     assert run.finish(60) == 0, run.errors
     assert only_session(agent)["model"]
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_the_result_of_a_tool_has_the_name_of_the_tool(
+    world: World, model: ScriptedModel, name: str
+) -> None:
+    hermes = ROOT / ".venv-hermes-0.19.0" / "bin" / "python"
+    if not hermes.exists():
+        pytest.skip(f"Hermes is not installed ({hermes})")
+    # A file that we make may be opened by an old Hermes, which could not resume rows with a name.
+    make = "import sys, pathlib, hermes_state; hermes_state.SessionDB(pathlib.Path(sys.argv[1]))"
+    world.db.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.check_call([hermes, "-c", make, str(world.db)], env=world.env)
+    agent = AGENTS[name](world, model)
+    run = run_once(agent, "CALL echo it ran")
+    assert run.finish(120) == 0, run.errors
+    rows = world.messages(str(only_session(agent)["id"]))
+    [called] = [json.loads(row["tool_calls"]) for row in rows if row["tool_calls"]]
+    [answered] = [row for row in rows if row["role"] == "tool"]
+    assert answered["tool_name"] == called[0]["function"]["name"]
+
+
+@pytest.mark.parametrize(("name", "folder"), [("qwen", ".qwen/projects"), ("pi", ".pi/agent")])
+def test_a_transcript_in_another_shape_is_read_as_lines_that_the_user_named(
+    world: World, model: ScriptedModel, name: str, folder: str
+) -> None:
+    agent = AGENTS[name](world, model)
+    watched = ("--agent", "none", "--watch", str(world.folder / folder))
+    run = world.run(agent.once("CALL echo it ran"), *watched, cwd=str(agent.work))
+    assert run.finish(120) == 0, run.errors
+    [report] = world.reports()
+    rows = world.messages(report["session"])
+    assert [row["role"] for row in rows] == ["user", "assistant", "tool", "assistant"]
+    assert "it ran" in rows[0]["content"] and "it ran" in rows[2]["content"]
+    [called] = json.loads(rows[1]["tool_calls"])
+    assert (rows[2]["tool_call_id"], rows[3]["content"]) == (called["id"], "done")
+    assert report["problems"] == []
 
 
 # -- where it works, and where nothing is written ----------------------------------------------

@@ -380,3 +380,19 @@ def test_times_and_texts_in_the_forms_that_agents_use() -> None:
     assert moment("soon") is moment(None) is moment(True) is None
     assert text_of([{"type": "text", "text": "a"}, {"type": "image"}, "b"]) == "a\n[image]\nb"
     assert result_of({"rows": 3}) == '{"rows": 3}'
+
+
+def test_what_is_said_in_an_unknown_shape_is_reported_once_and_makes_no_empty_message() -> None:
+    fold = JsonlFiles("/c/x.jsonl").fold("/c/x.jsonl")
+    lines = [
+        {"role": "assistant", "content": [{"type": "hologram", "data": 1}]},
+        {"role": "assistant", "content": [{"type": "text", "text": "hi"}, {"type": "smell"}]},
+        {"role": "user", "utterance": "hello"},
+        {"role": "assistant", "content": ""},
+        {"type": "system", "subtype": "ui_telemetry"},
+    ]
+    found = [record for line in lines for record in fold.line(line, "key")]
+    said = [record["message"]["content"] for record in found if record["kind"] == "message"]
+    assert said == ["hi", ""]
+    [trouble] = [record["text"] for record in found if record["kind"] == "trouble"]
+    assert "(hologram)" in trouble

@@ -2,9 +2,12 @@
 
     {"role": …, "content": …, "tool_calls": …, "tool_call_id": …}   as in OpenAI's chat API
     {"role": …, "content": [{"type": "tool_use" | "tool_result", …}]}  as in Anthropic's
-    {"message": {"role": …, …}, …}                                     either, wrapped
+    {"role": …, "parts": [{"functionCall" | "functionResponse": …}]}   as in Google's
+    {"role": "assistant" | "toolResult", "content": [{"type": "toolCall", …}]}   as pi has them
+    {"message": {"role": …, …}, …}                                     any of these, wrapped
 
-Pure. A message without an id is identified by its text and by how often that text has occurred, so
+Pure. What is said in another shape is not stored, and the first of it in a file is reported. A
+message without an id is identified by its text and by how often that text has occurred, so
 that a file that is written anew from its beginning is not reported again.
 """
 
@@ -23,10 +26,13 @@ if TYPE_CHECKING:
     from ..protocol import Entry, Record
 
 SOURCE = "transcript"
-_ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}
+_ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "function": "tool",
+          "toolResult": "tool"}  # fmt: skip
 _KNOWN = ("user", "assistant", "tool", "system")
 _SESSION = ("session_id", "sessionId", "conversation_id", "conversationId", "thread_id")
 _TIMES = ("timestamp", "created_at", "createdAt", "time", "ts")
+# Parts that have no text of their own, or one that nobody could read.
+_PARTS = ("thinking", "redacted_thinking", "reasoning", "tool_use", "tool_result")
 
 
 class JsonlFiles(LineFiles):
@@ -57,6 +63,7 @@ class JsonlFold(Fold):
         place = blake2b(os.fsencode(os.path.realpath(path)), digest_size=4).hexdigest()
         self.family = f"{stem}-{place}"
         self._names: dict[str, str] = {}
+        self._complained = False
 
     def line(self, entry: Entry, key: str) -> list[Record]:
         inner = entry.get("message")
@@ -70,8 +77,15 @@ class JsonlFold(Fold):
         model = name_in(message, "model") or name_in(entry, "model")
         records = [about(session, at, source=SOURCE, model=model)]
         uid = name_in(message, "id", "uuid", "uid") or name_in(entry, "id", "uuid", "uid") or key
+        message = _in_usual_shape(message)
+        unknown = _unknown_in(message)
         for uid_of, part in self._messages(role, message, uid):
-            records.append(said(session, uid_of, part, at))
+            if unknown is None or part["content"] or part.get("tool_calls"):
+                records.append(said(session, uid_of, part, at))
+        if unknown is not None and not self._complained:
+            self._complained = True
+            text = f"a message in {self.family} has {unknown}, which is not stored"
+            records.append({"kind": "trouble", "session": session, "text": text})
         return records
 
     def _messages(self, role: str, message: Entry, uid: str) -> list[tuple[str, dict[str, Any]]]:
@@ -79,8 +93,8 @@ class JsonlFold(Fold):
         parts = content if isinstance(content, list) else [content]
         blocks = [part for part in parts if isinstance(part, dict)]
         if role == "tool":
-            id = message.get("tool_call_id") or message.get("call_id") or uid
-            name = message.get("tool_name") or message.get("name") or self._names.get(str(id))
+            id = name_in(message, "tool_call_id", "call_id", "toolCallId") or uid
+            name = name_in(message, "tool_name", "name", "toolName") or self._names.get(id)
             return [(uid, answer(id, name, result_of(content)))]
         if role == "assistant":
             return [(uid, self._assistant(message, parts, blocks))]
@@ -116,3 +130,47 @@ class JsonlFold(Fold):
         own = ("thinking", "tool_use")
         texts = [p for p in parts if not (isinstance(p, dict) and p.get("type") in own)]
         return assistant(text_of(texts), calls, reasoning)
+
+
+def _in_usual_shape(message: Entry) -> Entry:
+    """The message with its parts as in Anthropic's API."""
+    parts = message.get("content")
+    if parts is None and isinstance(message.get("parts"), list):
+        parts = message["parts"]
+    if not isinstance(parts, list):
+        return message
+    return {
+        **message,
+        "content": [_part(part) if isinstance(part, dict) else part for part in parts],
+    }
+
+
+def _part(part: Entry) -> Entry:
+    made, result = part.get("functionCall"), part.get("functionResponse")
+    if part.get("type") == "toolCall":
+        made = {**part, "args": part.get("arguments")}
+    if isinstance(made, dict):
+        id = name_in(made, "id", "name")
+        return {"type": "tool_use", "id": id, "name": made.get("name"), "input": made.get("args")}
+    if isinstance(result, dict):
+        response = result.get("response")
+        output = response.get("output") if isinstance(response, dict) else None
+        content = response if output is None else output
+        id = name_in(result, "id", "name")
+        return {"type": "tool_result", "tool_use_id": id, "content": content}
+    if part.get("thought") is True:
+        return {"type": "thinking", "thinking": part.get("text")}
+    return part
+
+
+def _unknown_in(message: Entry) -> str | None:
+    """What of a message is in no shape that is known here."""
+    if "role" in message and not {"content", "tool_calls", "text"}.intersection(message):
+        return "no content"
+    content = message.get("content")
+    for part in content if isinstance(content, list) else [content]:
+        if isinstance(part, dict) and not isinstance(part.get("text"), str):
+            kind = str(part.get("type") or "no type")
+            if kind not in _PARTS and not text_of(part):
+                return f"a part of an unknown kind ({kind[:40]})"
+    return None
