@@ -26,6 +26,18 @@ def test_what_is_kept_is_tried_out(world: World, name: str) -> None:
     assert set(before) <= set(os.listdir(world.folder))
 
 
+def test_a_program_that_is_named_from_this_folder_is_found(world: World) -> None:
+    program = folder() / "claude"
+    if not program.exists():
+        pytest.skip(f"claude is not installed ({program})")
+    (world.folder / "node_modules").symlink_to(program.parents[1])
+    named = "node_modules/.bin/claude"
+    done = world.call("doctor", "--json", "--prove", "--", named, deadline=600)
+    checks = json.loads(done.stdout)["checks"]
+    proofs = [(check["state"], check["text"]) for check in checks if check["name"] == "proof"]
+    assert [state for state, _ in proofs] == ["ok", "ok"], proofs
+
+
 def test_without_an_agent_it_says_what_it_needs(world: World) -> None:
     done = world.call("doctor", "--prove")
     assert done.returncode == 2

@@ -297,7 +297,7 @@ def run_once(agent: RealAgent, prompt: str, *options: str) -> Supervised:
 def ask_in(window: Tmux, agent: RealAgent, prompt: str, *options: str) -> Supervised:
     """Start the TUI and ask it; the supervisor."""
     pid = window.start([*agent.world.command, *options, "--", *agent.tui()], agent.work)
-    window.wait_for(agent.ready)
+    window.wait_for(agent.ready, 180)  # opencode takes a minute on a machine that is busy
     before = len(agent.model.requests)
     # Keys that are pressed before it listens are dropped.
     again_and_again(lambda: window.type(prompt), lambda: prompt in window.screen)

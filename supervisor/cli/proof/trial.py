@@ -62,11 +62,11 @@ def prove(command: list[str]) -> Iterator[Finding]:
         yield "proof", NOTE, "only an agent that is known by its command can be tried out"
         return
     for name, run in (("a reply", _reply), ("a tool", _tool)):
-        with_proof = Trial(agent, command[:at])
+        with_proof = Trial(agent, [_from_anywhere(word) for word in command[:at]])
         try:
             yield run(with_proof)
         except DidNotAsk as error:
-            text = f"in the middle of {name}: it did not get there within {_START:.0f} s"
+            text = f"in the middle of {name}: it ended or did not get there within {_START:.0f} s"
             yield "proof", BAD, f"{text}; the last it showed: {error}"
             return
         except NotKnown:
@@ -78,6 +78,12 @@ def prove(command: list[str]) -> Iterator[Finding]:
 
 class NotKnown(Exception):
     """Nobody has said how to try this agent out."""
+
+
+def _from_anywhere(word: str) -> str:
+    """A program that is named from this folder, as it is named from the folder of the trial."""
+    named = "/" in word and "=" not in word and os.path.exists(word)
+    return os.path.abspath(word) if named else word
 
 
 def _reply(trial: Trial) -> Finding:
