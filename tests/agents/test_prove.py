@@ -6,13 +6,15 @@ import json
 import os
 
 import pytest
-from real_agents import folder
+from real_agents import ROOT, folder
 from support import World
 
 
-@pytest.mark.parametrize("name", ["claude", "codex", "gemini", "opencode", "pi", "qwen"])
+@pytest.mark.parametrize("name", ["claude", "codex", "gemini", "hermes", "opencode", "pi", "qwen"])
 def test_what_is_kept_is_tried_out(world: World, name: str) -> None:
     program = folder() / name
+    if name == "hermes":
+        program = ROOT / ".venv-hermes-0.19.0" / "bin" / name
     if not program.exists():
         pytest.skip(f"{name} is not installed ({program})")
     before = sorted(os.listdir(world.folder))
