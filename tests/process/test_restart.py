@@ -102,6 +102,29 @@ def test_a_killed_agent_is_restarted_and_gets_the_session_it_was_in(world: World
     assert world.runs() == []
 
 
+@pytest.mark.parametrize(
+    "end", ["chat.end()", "pass", "chat.message('assistant', 'more'); chat.end()"]
+)
+def test_a_next_life_that_says_nothing_leaves_the_way_back_in_the_list(
+    world: World, end: str
+) -> None:
+    source = f"""
+chat = session("chat", source="cli", resume="agent --back chat")
+if os.environ.get("HERMES_SUPERVISE_RESUMED"):
+    {end}
+    os._exit(0)
+chat.message("user", "question")
+chat.delta("half of an ")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert world.supervise(source, *RESTART).finish() == 0
+    row = world.session("chat")
+    assert row is not None and row["ended_at"] is not None, "not left open"
+    listed = world.call("sessions").stdout
+    assert ("agent --back chat" in listed) == ("more" not in end)
+    assert "chat" not in world.call("sweep", "--dry-run").stdout
+
+
 def test_the_next_life_has_the_same_input_and_output(world: World) -> None:
     source = AGENT + (
         "assert os.get_inheritable(9)\n"

@@ -76,7 +76,9 @@ def main(argv: list[str]) -> int:
     args = parser().parse_args(argv)
     everything = reports.every()
     rows = current_rows(latest(everything))
-    shown = _chosen(args, everything, rows)
+    shown = [_standing(r, everything, rows) for r in _chosen(args, everything, rows)]
+    if not args.session and not args.all:
+        shown = [report for report in shown if _needs_attention(report)]
     if args.json:
         print(json.dumps([{**asdict(r), **_now(r, rows)} for r in shown], indent=2))
         return 0
@@ -103,7 +105,7 @@ def _chosen(
     args: argparse.Namespace, everything: list[SessionReport], rows: Rows
 ) -> list[SessionReport]:
     if not args.session:
-        return [r for r in latest(everything) if args.all or _needs_attention(r)]
+        return latest(everything)
     chosen: list[SessionReport] = []
     for word in args.session:
         found = matching(word, everything, rows)
@@ -130,6 +132,27 @@ def to_recover() -> list[str]:
     return waiting
 
 
+def _standing(report: SessionReport, everything: list[SessionReport], rows: Rows) -> SessionReport:
+    """The report that counts of a session whose latest is this one: an interruption counts until
+    something is said in the session again, whoever opened and closed it meanwhile."""
+    if _needs_attention(report) or report.subagent:
+        return report
+    row = rows.get((report.db, report.session), {})
+    earlier = [
+        r for r in everything
+        if (r.db, r.session, r.outcome) == (report.db, report.session, "interrupted")
+        and r.died_at < report.died_at
+    ]  # fmt: skip
+    before = max(earlier, key=lambda r: r.died_at, default=report)
+    return before if before.complete and not _said_since(before, row) else report
+
+
+def _said_since(report: SessionReport, row: dict[str, Any]) -> bool:
+    """False if it is known that the session has no message from after its recovery."""
+    last, settled = row.get("last"), report.settled_at
+    return not (isinstance(last, int | float) and settled is not None and last <= settled)
+
+
 def _needs_attention(report: SessionReport) -> bool:
     own = report.outcome == "interrupted" and not report.subagent
     return own or not report.complete
@@ -151,8 +174,7 @@ def _offered(report: SessionReport, current: dict[str, Any], row: dict[str, Any]
     message is still where it was interrupted."""
     if current["state"] != "resumed since":
         return bool(current["state"] == "interrupted")
-    last, settled = row.get("last"), report.settled_at
-    return isinstance(last, int | float) and settled is not None and last <= settled
+    return not _said_since(report, row)
 
 
 def _went_on(report: SessionReport, row: dict[str, Any]) -> bool:
