@@ -143,7 +143,7 @@ def _run_command(name: str, *arguments: str) -> int:
     """Run one of our own commands. Returns its exit status."""
     from importlib import import_module  # start-up: a supervised run needs none of these
 
-    from .cli.errors import FAILED, CommandError, report  # start-up: the same
+    from .cli.errors import FAILED, CommandError, described, report  # start-up: the same
     from .process.signals import die_by_signal, signal  # start-up: the same
 
     _accept_any_character()
@@ -160,7 +160,7 @@ def _run_command(name: str, *arguments: str) -> int:
         report(str(error), as_json=as_json)
         return error.status
     except OSError as error:  # a folder or file of ours that cannot be used
-        report(str(error), as_json=as_json)
+        report(described(error), as_json=as_json)
         return FAILED
     assert isinstance(status, int)
     return status

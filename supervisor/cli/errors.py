@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from textwrap import wrap
 from typing import Any
@@ -65,6 +66,13 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         self.print_usage(sys.stderr)
         raise CommandError(f"{message}; see `{self.prog} --help`", USAGE)
+
+
+def described(error: OSError) -> str:
+    """Which file or folder cannot be used, and why, without the number that the system gives it."""
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    return f"cannot use {os.fsdecode(error.filename)}: {error.strerror}"
 
 
 def folded(text: str) -> str:

@@ -160,12 +160,23 @@ def write(needed: list[File], *, force: bool) -> None:
         if state == CHANGED and not force:
             raise CannotWrite(f"{file.path} was edited since it was written; --force overwrites it")
     for file in needed:
-        os.makedirs(os.path.dirname(file.path), 0o700, exist_ok=True)
-        draft = f"{file.path}.new"
-        with open(draft, "w", encoding="utf-8") as output:
-            output.write(file.text)
-        os.chmod(draft, file.mode)
-        os.replace(draft, file.path)
+        folder = os.path.dirname(file.path)
+        try:
+            os.makedirs(folder, 0o700, exist_ok=True)
+            draft = f"{file.path}.new"
+            with open(draft, "w", encoding="utf-8") as output:
+                output.write(file.text)
+            os.chmod(draft, file.mode)
+            os.replace(draft, file.path)
+        except OSError as error:
+            why = f"cannot use {folder}: {error.strerror or error}"
+            raise OSError(why + _variable_that_moves(folder)) from error
+
+
+def _variable_that_moves(folder: str) -> str:
+    variables = {"applications": "XDG_DATA_HOME", "autostart": "XDG_CONFIG_HOME"}
+    variable = variables.get(os.path.basename(folder))
+    return f"; {variable} moves it" if variable else ""
 
 
 def installed(where: Place) -> list[InstalledLauncher]:

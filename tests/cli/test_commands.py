@@ -678,3 +678,11 @@ def test_a_size_has_three_figures(count: int | None, shown: str) -> None:
 def test_a_time_is_shown_as_how_long_ago_it_was(before: float, shown: str) -> None:
     assert formatting.ago(1_000_000 - before, 1_000_000) == shown
     assert formatting.ago(None, 1_000_000) == "unknown"
+
+
+@pytest.mark.parametrize("command", ["report chat -o", "metrics -o"])
+def test_a_file_that_cannot_be_written_is_named_with_the_reason(world: World, command: str) -> None:
+    world.supervise('session("chat").message("user", "x")').finish()
+    done = world.call(*command.split(), str(world.folder / "nowhere" / "file"))
+    assert done.returncode == 125
+    assert str(world.folder / "nowhere") in done.stderr and "Errno" not in done.stderr

@@ -261,6 +261,18 @@ def test_what_cannot_be_launched_or_written_is_refused(desk: World) -> None:
     assert launchers(desk) == {}
 
 
+@pytest.mark.parametrize("variable", ["XDG_DATA_HOME", "XDG_CONFIG_HOME"])
+def test_a_folder_that_cannot_be_written_is_named_with_what_moves_it(
+    desk: World, variable: str
+) -> None:
+    folder = "/proc/nowhere"  # where not even root can make a folder
+    desk.env[variable] = folder
+    done = desk.call("desktop", "install", "--autostart-recover", "--", "sh")
+    assert done.returncode == 125
+    assert folder in done.stderr and f"{variable} moves it" in done.stderr
+    assert "Errno" not in done.stderr
+
+
 def test_the_digest_distinguishes_our_files_from_edited_and_foreign_ones() -> None:
     text = signed("a\n# X-HermesSupervise-Digest=\nb\n")
     assert state_of(text) == OURS
