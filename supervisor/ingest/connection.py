@@ -99,11 +99,11 @@ class Stream:
         self.received = last
         self.may_have_reset |= b'"reset"' in data
         if b"session" in data:
-            for session, db in filter(None, (announced(frame) for _, frame in fresh)):
-                if self.stores_itself:
+            if self.stores_itself:
+                for session, db in filter(None, (announced(frame) for _, frame in fresh)):
                     self.taken_up[session] = db
-                else:
-                    self.sessions.add(session)
+            else:
+                self.sessions |= sessions_of(fresh)
         by_user = any(_may_be_user_message(frame) for _, frame in fresh)
         self.news = max(self.news, USER_MESSAGE if by_user else RECORDS)
         return self._failed
@@ -270,16 +270,31 @@ class Connection:
 
 
 def announced(frame: bytes) -> tuple[str, str] | None:
-    """The session that a frame announces, if any, and its state.db if it is named. A miss only
-    costs the order in which a checkpoint stores simultaneous messages of several processes."""
-    if b'"kind":"session"' not in frame and b'"kind": "session"' not in frame:
+    """The session that a frame announces, if any, and its state.db if it is named."""
+    if frame.count(b'"session"') < 2:  # once as a name, once as the kind
         return None
-    try:
-        record = records.unpack(frames.payload_of(frame))
-    except records.BadRecord:
-        return None
+    record = _unpacked(frame)
     session, db = record.get("session"), record.get("db")
-    return (session, db if isinstance(db, str) else "") if isinstance(session, str) else None
+    if record.get("kind") != "session" or not isinstance(session, str):
+        return None
+    return session, db if isinstance(db, str) else ""
+
+
+def sessions_of(numbered: list[tuple[int, bytes]]) -> set[str]:
+    """The sessions that these frames announce, or that a conversation continues in."""
+    found = {said[0] for _, frame in numbered if (said := announced(frame)) is not None}
+    for _, frame in numbered:
+        if b'"rotated"' in frame or b'"reset"' in frame:
+            new = _unpacked(frame).get("new")
+            found |= {new} if isinstance(new, str) else set()
+    return found
+
+
+def _unpacked(frame: bytes) -> dict[str, object]:
+    try:
+        return records.unpack(frames.payload_of(frame))
+    except records.BadRecord:
+        return {}
 
 
 def _may_be_user_message(frame: bytes) -> bool:

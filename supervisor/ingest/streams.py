@@ -92,8 +92,11 @@ class Streams:
         self.served[name] = stream
         return stream
 
-    def resume(self, name: str, owner: tuple[int, int | None], last: int) -> Stream:
-        """Continue a stream that an earlier supervisor of this run was writing."""
+    def resume(
+        self, name: str, owner: tuple[int, int | None], last: int, sessions: set[str]
+    ) -> Stream:
+        """Continue a stream that an earlier supervisor of this run was writing. `sessions`: those
+        that it announced then."""
         from .connection import peer_frame  # start-up: only once a process connects
 
         files = [file.split(".") for file in os.listdir(self._folder) if _is_segment(file, name)]
@@ -102,6 +105,7 @@ class Streams:
         pid = 0 if name == self._transcript_stream else owner[0]
         stream = self._open(name, pid, handshake, after=max(numbers, default=0))
         stream.last = stream.received = last
+        stream.sessions |= sessions
         self.appended(stream)
         return stream
 

@@ -52,8 +52,8 @@ def checkpoint(
     """Store what is complete, or as much of it as can be done in a moment.
 
     `siblings` are the other streams of the run that may have a share in the same sessions: what
-    they said before goes in before. `unwritten`: what the supervisor has in memory besides the
-    journals.
+    they said before goes in before. They are asked for once it is fixed what "before" means.
+    `unwritten`: what the supervisor has in memory besides the journals.
     """
     unwritten = unwritten or {}
     began = time.monotonic()

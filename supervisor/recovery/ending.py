@@ -66,9 +66,11 @@ def decide(
     dead: list[Member],
     is_open_elsewhere: Callable[[Member], bool],
     notes_of_others: Callable[[list[Member]], list[dict[str, Any]]],
+    living: list[Member],
 ) -> None:
     """Decide what became of the session, from its records and from how its processes ended.
 
+    `living`: the shares of living processes. One of them may have ended the session.
     `is_open_elsewhere` says whether another living process can go on with the session;
     `notes_of_others` has the notes about processes that were recovered before.
     """
@@ -78,9 +80,10 @@ def decide(
             member.outcome = "continued as another"
             member.end = session.ended_at, session.ended or "compression"
         elif session.ended is not None:
-            member.outcome = "finalised when idle" if session.idle else "ended by the agent"
-            member.end = session.ended_at, session.ended
-    left_open = [member for member in dead if member.is_open]
+            member.outcome, member.end = _told(session)
+        elif (other := _ended_by_another(member, [*dead, *living])) is not None:
+            member.outcome, member.end = _told(other)
+    left_open = [member for member in dead if not member.outcome]
     if left_open and is_open_elsewhere(left_open[0]):
         for member in left_open:
             member.outcome = "open elsewhere"
@@ -122,9 +125,29 @@ def _works(last: Member, left_open: list[Member], others: list[dict[str, Any]]) 
     worker that adds a question to a turn has no work left once the turn is answered."""
     notes = [*others, *(_note_for_the_last(member) for member in left_open)]
     turns = [turn for note in notes if (turn := _moment_in(note.get("turn")))]
-    session = last.session
-    said = Moment(life_of(last.replayed, session).boot, session.last_place, session.heard_at)
-    return works(session) and not any(turn.is_after(said) for turn in turns)
+    said = _last_record_of(last)
+    return works(last.session) and not any(turn.is_after(said) for turn in turns)
+
+
+def _told(session: Session) -> tuple[str, tuple[float, str]]:
+    """The outcome and the end of a session that was ended by word."""
+    outcome = "finalised when idle" if session.idle else "ended by the agent"
+    return outcome, (session.ended_at, session.ended or "")
+
+
+def _ended_by_another(member: Member, members: list[Member]) -> Session | None:
+    """The session as it is to the process that ended it after all that this process said in it."""
+    said = _last_record_of(member)
+    for other in members:
+        ended = other.session.ended is not None and not other.session.rotated
+        if ended and _last_record_of(other).is_after(said):
+            return other.session
+    return None
+
+
+def _last_record_of(member: Member) -> Moment:
+    session = member.session
+    return Moment(life_of(member.replayed, session).boot, session.last_place, session.heard_at)
 
 
 def _hidden_crash(

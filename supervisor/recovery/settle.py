@@ -138,7 +138,8 @@ class Settler:
         applied: dict[str, Applied | None] = {}
         failure = ""
         try:
-            decide(dead, self._is_open_elsewhere, self._notes_of_others)
+            living = [member for member in group if member.cause is None]
+            decide(dead, self._is_open_elsewhere, self._notes_of_others, living)
             for member in group:
                 registry.of_stream(member.replayed).keep_what_was_shown(member.session)
             applied = self._write(path, group)

@@ -16,7 +16,7 @@ from ..model.job_result import JobResult
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ..ingest.connection import Stream
     from ..model.unwritten import Unwritten
@@ -101,13 +101,34 @@ class Checkpoints:
             work, done=lambda result: self._done(stream, result, seen)
         )
 
-    def _siblings(self, stream: Stream) -> list[str]:
+    def _siblings(self, stream: Stream) -> Iterator[str]:
         """The other streams that may share a session with one: those of living processes that
-        announced it, and those of dead ones that could not be finished yet."""
+        announced it, and those of dead ones that could not be finished yet.
+
+        A generator: the checkpoint asks for them when it has fixed the moment up to which it
+        stores. A process that announced the session before that moment must be among them.
+        """
         served = self._streams()
-        living = [other.name for other in served.values() if other.sessions & stream.sessions]
-        dead = [name for name in self._run.streams() if name not in served]
-        return [name for name in living + dead if name != stream.name]
+        sessions = self._sessions_of(stream)
+        for name, other in served.items():
+            if name != stream.name and self._sessions_of(other) & sessions:
+                yield name
+        for name in self._run.streams():
+            if name not in served and name != stream.name:
+                yield name
+
+    def _sessions_of(self, stream: Stream) -> set[str]:
+        """The sessions that a stream announced, also in records that have not arrived here yet."""
+        from ..ingest.connection import sessions_of
+        from ..recovery.gather import files_of, gather
+
+        try:
+            files = files_of(self._run.folder, stream.name)
+            waiting = [name for name in files if name.endswith((".ring", ".spool"))]
+            found = gather(self._run.folder, stream.name, waiting).frames
+        except OSError:
+            return stream.sessions
+        return stream.sessions | sessions_of([p for p in found if p[0] > stream.received])
 
     def _schedule(self, stream: Stream, wait: float) -> None:
         if self._queue.is_queued(self._jobs.get(stream.name)):

@@ -188,8 +188,9 @@ class Supervision(Observer):
         become_subreaper()
         self._processes.took_over()
         connected = self._server.connected_streams
-        for name, (owner, last) in takeover.survivors(self._run, connected).items():
-            self._server.streams.resume(name, owner, last)
+        survivors = takeover.survivors(self._run, connected)
+        for name, (owner, last, sessions) in survivors.items():
+            self._server.streams.resume(name, owner, last, sessions)
             if name != self._run.transcript_stream:
                 self._processes.connected(*owner)
         if (agent := takeover.silent_agent(self._run, self._processes.successor_agent)) is not None:

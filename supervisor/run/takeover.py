@@ -22,10 +22,13 @@ if TYPE_CHECKING:
 Identity = tuple[int, int | None]
 
 
-def survivors(run: Run, connected: Callable[[], set[str]]) -> dict[str, tuple[Identity, int]]:
-    """The streams that may go on: who owns each, and the last number in its journal. Those are the
-    streams of living processes; the transcript process' stream, because another one continues it;
-    and streams whose process is dead, but has sent something to this supervisor before.
+def survivors(
+    run: Run, connected: Callable[[], set[str]]
+) -> dict[str, tuple[Identity, int, set[str]]]:
+    """The streams that may go on: who owns each, the last number in its journal, and the sessions
+    that it has a share in. Those are the streams of living processes; the transcript process'
+    stream, because another one continues it; and streams whose process is dead, but has sent
+    something to this supervisor before.
     `connected`: the streams that connections belong to which nobody has served yet."""
     # Heavy, and needed only here.
     from ..recovery.gather import files_of, gather
@@ -37,13 +40,14 @@ def survivors(run: Run, connected: Callable[[], set[str]]) -> dict[str, tuple[Id
     going_on = {n for n, stream in replayed.items() if n == kept or is_alive(stream)}
     # In this order: a process that is dead by now has connected if it ever does.
     going_on |= {name for name in connected() if name in replayed and replayed[name].hello}
-    streams: dict[str, tuple[Identity, int]] = {}
+    streams: dict[str, tuple[Identity, int, set[str]]] = {}
     for name in sorted(going_on):
         owner = replayed[name].peer or replayed[name].hello
         segments = [file for file in files_of(run.folder, name) if file.endswith(".log")]
         journal = gather(run.folder, name, segments).frames
         last = max((seq for seq, _ in journal), default=0)
-        streams[name] = (owner.get("pid", 0), owner.get("start")), last
+        identity = owner.get("pid", 0), owner.get("start")
+        streams[name] = identity, last, set(replayed[name].sessions)
     return streams
 
 

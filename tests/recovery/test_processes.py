@@ -546,3 +546,104 @@ os._exit(0)
     assert agent.finish() == 0
     assert ended(world) == "exited"
     assert world.events() == []
+
+
+# -- what is stored while they run ---------------------------------------------------------------
+
+
+def stored_while_they_run(world: World) -> None:
+    """As with the default settings: the user's messages are stored at once."""
+    del world.env["HERMES_SUPERVISE_CHECKPOINT"]
+
+
+def test_the_order_holds_while_a_successor_stores_their_messages(world: World) -> None:
+    """Both had announced the session to the supervisor that is dead."""
+    stored_while_they_run(world)
+    agent = world.supervise(
+        FORKED
+        + """
+chat.message("user", "0")
+child_says("1", "assistant")
+ready(f"child {child}")
+sys.stdin.readline()
+child_says("2", "assistant")
+chat.message("user", "3")
+ready("said")
+forever()
+""",
+        stdin=subprocess.PIPE,
+    )
+    child, parent = int(agent.wait_for("child").split()[1]), agent.agent
+    until(lambda: "0" in texts(world), "the first checkpoint")
+    kill(agent.pid)
+    until(world.successors, "a successor")
+    agent.send_line()
+    agent.wait_for("said")
+    until(lambda: "3" in texts(world), "a checkpoint of the successor")
+    assert texts(world) == ["0", "1", "2", "3"]
+    kill(child)
+    kill(parent)
+    until(lambda: not world.successors(), "all is recovered")
+    assert texts(world) == ["0", "1", "2", "3"]
+
+
+def test_the_order_holds_behind_a_rotation(world: World) -> None:
+    """The parent never announces the new id: the conversation goes on under it."""
+    stored_while_they_run(world)
+    agent = world.supervise(
+        """
+chat = session("chat")
+chat.message("user", "before")
+chat.rotate("chat-2")
+if os.fork() == 0:
+    chat.message("assistant", "0")
+    ready(f"child {os.getpid()}")
+    forever()
+sys.stdin.readline()
+chat.message("user", "1")
+ready("said")
+forever()
+""",
+        stdin=subprocess.PIPE,
+    )
+    child = int(agent.wait_for("child").split()[1])
+    agent.send_line()
+    agent.wait_for("said")
+    until(lambda: "1" in texts(world, "chat-2"), "a checkpoint")
+    assert texts(world, "chat-2") == ["0", "1"]
+    kill_all(agent, child, agent.agent)
+
+
+def test_a_worker_that_exits_before_the_session_is_ended_is_no_crash(world: World) -> None:
+    """It leaves without its interpreter's shutdown, and is recovered together with its parent."""
+    agent = world.supervise(
+        FORKED
+        + """
+chat.message("user", "0")
+child_says("1")
+ready("speak")
+sys.stdin.readline()
+os.write(asked, b"exit 0\\n")
+os.waitpid(child, 0)
+chat.message("assistant", "2")
+chat.end()
+ready("ended")
+os._exit(3)
+""",
+        *world.hook,
+        stdin=subprocess.PIPE,
+    )
+    agent.wait_for("speak")
+    kill(agent.pid, signal.SIGSTOP)  # both are dead before it looks at either
+    parent = agent.agent
+    agent.send_line()
+    agent.wait_for("ended")
+    wait_dead(parent)
+    os.kill(agent.pid, signal.SIGCONT)
+    assert agent.finish() == 3
+    assert texts(world) == ["0", "1", "2"]
+    session = world.session("chat")
+    assert session is not None
+    assert session["end_reason"] == "completed"
+    assert {outcome for outcome, _ in report_of(world)} == {"ended by the agent"}
+    assert world.events() == []
