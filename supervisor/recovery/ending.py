@@ -80,9 +80,9 @@ def decide(
             member.outcome = "continued as another"
             member.end = session.ended_at, session.ended or "compression"
         elif session.ended is not None:
-            member.outcome, member.end = _told(session)
+            member.outcome, member.end = _end_by_word(session)
         elif (other := _ended_by_another(member, [*dead, *living])) is not None:
-            member.outcome, member.end = _told(other)
+            member.outcome, member.end = _end_by_word(other)
     left_open = [member for member in dead if not member.outcome]
     if left_open and is_open_elsewhere(left_open[0]):
         for member in left_open:
@@ -129,7 +129,7 @@ def _works(last: Member, left_open: list[Member], others: list[dict[str, Any]]) 
     return works(last.session) and not any(turn.is_after(said) for turn in turns)
 
 
-def _told(session: Session) -> tuple[str, tuple[float, str]]:
+def _end_by_word(session: Session) -> tuple[str, tuple[float, str]]:
     """The outcome and the end of a session that was ended by word."""
     outcome = "finalised when idle" if session.idle else "ended by the agent"
     return outcome, (session.ended_at, session.ended or "")

@@ -119,7 +119,7 @@ class Checkpoints:
 
     def _sessions_of(self, stream: Stream) -> set[str]:
         """The sessions that a stream announced, also in records that have not arrived here yet."""
-        from ..ingest.connection import sessions_of
+        from ..ingest.connection import sessions_of  # start-up: only for a checkpoint
         from ..recovery.gather import files_of, gather
 
         try:
