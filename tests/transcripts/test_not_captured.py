@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from hermes_supervise.supervisor.agents import registry
-from hermes_supervise.supervisor.agents.unread import title_of
+from hermes_supervise.supervisor.agents.unknown import title_of
 from support import World
 
 
